@@ -27,6 +27,7 @@ from tuner.api.report import load_study, page_of
 from tuner.errors import InputError
 from tuner.machine.interrupts import INSISTED
 from tuner.objective import Objective
+from tuner.records.journal import open_locked
 from tuner.reporting.figures.chart import javascript_name
 from tuner.reporting.page.document import Page
 from tuner.reporting.serving import LivePage, make_server
@@ -115,7 +116,7 @@ def test_what_is_no_earlier_page_is_never_written_over(
 def test_a_page_is_written_over_an_earlier_one(folder: Path) -> None:
     tuner.write_report(folder)
     (folder / "attempts.jsonl").write_text("")
-    assert "5, all running" in tuner.write_report(folder).read_text()
+    assert "5, all interrupted" in tuner.write_report(folder).read_text()
 
 
 def test_no_study_at_all_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +174,10 @@ def test_a_live_page_changes_with_the_study(folder: Path, address: str) -> None:
     lines = (folder / "attempts.jsonl").read_text().splitlines(keepends=True)
     (folder / "attempts.jsonl").write_text("".join(lines[:2]))
     assert get(f"{address}/version") != version
-    assert "3 running" in get(f"{address}/main")
+    assert "3 interrupted" in get(f"{address}/main"), "nobody writes the study"
+    with open_locked(folder / "attempts.jsonl"):
+        assert get(f"{address}/version").endswith("open")
+        assert "3 running" in get(f"{address}/main")
 
 
 def test_only_those_who_name_this_machine_are_answered(address: str) -> None:

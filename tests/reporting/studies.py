@@ -29,7 +29,7 @@ def view_of(rows: list[Attempt]) -> RecordedStudy:
 
 def told(study: RecordedStudy, **facts: Any) -> RecordedStudy:
     """The study with other facts; those of its folder's files are not read."""
-    of_files = {name: facts.pop(name) for name in ("epochs", "machine", "snapshots") if name in facts}
+    of_files = {name: facts.pop(name) for name in ("epochs", "machine", "snapshots", "is_open") if name in facts}
     other = replace(study, **facts)
     vars(other).update(of_files)
     return other

@@ -168,3 +168,15 @@ def open_locked(path: Path) -> io.FileIO:
         file.close()
         raise
     return file
+
+
+def is_open(path: Path) -> bool:
+    """Whether a process has the journal open; True where its file system does not tell."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False

@@ -10,7 +10,7 @@ from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine, read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS, MACHINE, SNAPSHOT, STUDY
-from tuner.records.journal import read_attempts
+from tuner.records.journal import is_open, read_attempts
 from tuner.records.machine_log import MachineLine, read_machine
 from tuner.records.ranking import best_first, best_of, stands
 from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
@@ -95,6 +95,11 @@ class RecordedStudy:
         """The last line of each trial whose attempt has not ended, by trial id."""
         ended = {(row.trial_id, row.attempts) for row in self.attempts}
         return {line.trial_id: line for line in self.epochs if (line.trial_id, line.attempt) not in ended}
+
+    @cached_property
+    def is_open(self) -> bool:
+        """Whether a process writes it; the trials of one that was killed do not run."""
+        return is_open(self.path / ATTEMPTS)
 
     @cached_property
     def planned(self) -> dict[str, tuple[Configuration, int]]:

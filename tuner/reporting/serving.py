@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from tuner.errors import ParameterError, TunerError, one_line, printable
 from tuner.records.files import ATTEMPTS, EPOCHS, STUDY
+from tuner.records.journal import is_open
 from tuner.reporting.page.document import Page, page_html
 from tuner.trial import LOOPBACK
 
@@ -21,8 +22,9 @@ class LivePage:
         self._load = load
 
     def version(self) -> str:
-        """A text that changes whenever the study's files do."""
-        return " ".join(_stamp(self.folder / name) for name in (STUDY, ATTEMPTS, EPOCHS))
+        """A text that changes whenever the study's files do, or its process ends."""
+        stamps = [_stamp(self.folder / name) for name in (STUDY, ATTEMPTS, EPOCHS)]
+        return " ".join([*stamps, "open" if is_open(self.folder / ATTEMPTS) else "ended"])
 
     def page(self) -> str:
         """The whole page."""

@@ -189,7 +189,7 @@ def test_lines_are_of_the_best_and_others_evenly_by_rank() -> None:
 def test_a_running_trial_has_a_curve_and_is_named(study: RecordedStudy) -> None:
     waiting = replace(study.record, configurations=[*study.record.configurations, Configuration("late <one>", {})])
     line = EpochLine(trial_id="t041", attempt=1, epoch=1, at=0.0, metrics={"val_loss": 1.0})
-    going = told(study, record=waiting, epochs=[*study.epochs, line])
+    going = told(study, record=waiting, epochs=[*study.epochs, line], is_open=True)
     plot = learning_curves(drawn(going, "toy")).plot
     assert plot and [trace.name for trace in plot.data if trace.customdata[0] == ["t041"]] == ["late &lt;one&gt;"]
     (row,) = running_rows(going)

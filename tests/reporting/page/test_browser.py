@@ -26,6 +26,7 @@ from tests.records.test_row_queries import CASES, COLUMNS, JOINED, WRONG
 from tests.support.generated_study import write_study
 from tuner.api.report import load_study, page_of, write_report
 from tuner.objective import Objective
+from tuner.records.journal import open_locked
 from tuner.reporting.figures.chart import javascript_name
 from tuner.reporting.page.document import Page, inline_html, write_page
 from tuner.reporting.page.sections import inline_main
@@ -530,9 +531,9 @@ def test_a_live_page_follows_its_study_and_keeps_sort_and_filter(browser: webdri
 
 OBJECTIVES_OF_TWO = {"toy": Objective("val_loss", others=(Objective("test_loss"),))}
 STALE = """
-document.documentElement.dataset.live = "1.1";
-window.fetch = async () => ({ ok: true, text: async () => "1.1" });
-followStudy().then(arguments[0]);
+document.documentElement.dataset.live = `1.1 ${arguments[0]}`;
+window.fetch = async () => ({ ok: true, text: async () => `1.1 ${arguments[0]}` });
+followStudy().then(arguments[1]);
 """
 
 
@@ -543,13 +544,16 @@ def test_trials_that_run_are_rows_and_a_page_without_news_of_them_says_so(
     write_study(folder, 12)
     lines = (folder / "attempts.jsonl").read_text().splitlines(keepends=True)
     (folder / "attempts.jsonl").write_text("".join(lines[:6]))
-    write_report(folder)
+    with open_locked(folder / "attempts.jsonl"):
+        write_report(folder)
     open_page(browser, folder)
     running = select(browser, "status=running") and cells(browser, "status")
     assert len(running) == 6 and {*running} == {"running"}
     assert "6 running" in browser.find_element(By.TAG_NAME, "header").text
-    browser.execute_async_script(STALE)
+    browser.execute_async_script(STALE, "open")
     assert browser.find_element(By.ID, "live").text.startswith("Live, but no news since ")
+    browser.execute_async_script(STALE, "ended")
+    assert browser.find_element(By.ID, "live").text.startswith("The study's process has ended")
 
 
 def test_what_is_drawn_is_chosen_among_several_objectives(browser: webdriver.Chrome, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_study_of_which_nothing_has_ended_gives_a_page_that_says_so(study: Rec
         "No trial has completed yet",
         "No trial has ended yet",
         "no attempt has ended yet",
-        "40, all not started yet",
+        "40, all not started",
     ):
         assert said in text
 
@@ -101,13 +101,15 @@ def test_trials_that_run_are_rows_with_what_they_hold_and_are_counted(study: Rec
     line = {"trial_id": "t041", "attempt": 1, "epoch": 3, "at": 0.0, "metrics": {"val_loss": 1.0}}
     held = EpochLine(**line, device="cuda:1", limit_bytes=2 * GB, memory_bytes=GB)
     planned = [*study.record.configurations, *(Configuration(name, {"lr": 0.5}) for name in ("late", "later"))]
-    going = told(study, record=replace(study.record, configurations=planned), epochs=[*study.epochs, held])
+    more = replace(study.record, configurations=planned)
+    going = told(study, record=more, epochs=[*study.epochs, held], is_open=True)
     (row,) = running_rows(going)
     assert (row.name, row.epochs, row.device, row.limit_gb, row.peak_memory_gb) == ("late", 3, "cuda:1", 2, 1)
     text = main_html(going)
-    assert re.search(r"42: \d+ completed, .*, 1 running, 1 not started yet", text)
+    assert re.search(r"42: \d+ completed, .*, 1 running, 1 not started", text)
     assert '["t041","late",1.0' in text.replace('["1.0"]', "1.0")
     assert "with trials still to end" in text
+    assert "1 interrupted, 1 not started<" in main_html(told(going, epochs=going.epochs)), "its process was killed"
 
 
 def test_how_it_was_run_has_the_arguments(few: RecordedStudy) -> None:

@@ -254,7 +254,7 @@ def learning_curves(drawn: Drawn) -> Chart:
     running = sum(not trial.state.is_finished() for trial in trials)
     text = f"{drawn.objective.metric} after each epoch. {_of_all(drawn, len(plot.data) - running)}"
     text += (
-        f"{f', and {running} that run' if running else ''}.{_best_curve(drawn)}{drawn.beyond(values, 'value', span)}"
+        f"{f', and {running} not ended' if running else ''}.{_best_curve(drawn)}{drawn.beyond(values, 'value', span)}"
     )
     return Chart(title, text, house_style(plot, 380, showlegend=True, meta={"curves": drawn.objective.metric}))
 

@@ -71,7 +71,8 @@ async function followStudy() {
       }
       const last = Math.max(...Array.from(version.matchAll(/(\d+)\.\d+/g), ([, nanoseconds]) => nanoseconds / 1e9));
       const isQuiet = document.querySelector(".status.running") && Date.now() / 1000 - last > QUIET_SECONDS;
-      badge.textContent = isQuiet ? `Live, but no news since ${new Date(1000 * last).toLocaleTimeString()}: the study may have ended` : "Live: follows the study";
+      if (version.endsWith("ended")) badge.textContent = "The study's process has ended: this is how it stands";
+      else badge.textContent = isQuiet ? `Live, but no news since ${new Date(1000 * last).toLocaleTimeString()}` : "Live: follows the study";
     } catch {
       badge.textContent = "The server has ended: this is how the study last stood";
     }

@@ -33,6 +33,7 @@ from tuner.trial import GB, Status, title
 # The maximum numbers of reasons for failures, devices, and tight trials that are listed.
 REASONS, DEVICES, TIGHT = 8, 8, 12
 RUNNING = cast("Status", "running")  # in the page alone: what the status of an attempt is before it ends
+KILLED = "the study's process ended before the trial: `tuner --resume` with the study's folder trains it again"
 Again = Callable[[Attempt], str]
 
 
@@ -71,7 +72,8 @@ def _head(study: RecordedStudy) -> str:
     record = study.record
     pairs = [("Trials", _counts(study)), *_times(study)]
     if len(study.rows) < study.total and (last := [line.at for line in study.epochs[-1:]]):
-        pairs.append(("Last report", f"{datetime.fromtimestamp(last[0]):%H:%M:%S}, with trials still to end"))
+        going = ", with trials still to end" * study.is_open
+        pairs.append(("Last report", f"{datetime.fromtimestamp(last[0]):%H:%M:%S}{going}"))
     pairs += [
         (device.label, f"{device.name}, {number_text(budget / GB)} GB for trials")
         for device, budget in study.devices()[:DEVICES]
@@ -99,7 +101,7 @@ def _counts(study: RecordedStudy) -> str:
     counts = _by_status(study)
     parts = [f"{count} {status.replace('_', ' ')}" for status, count in counts]
     if waiting := study.total - sum(count for _, count in counts):
-        parts.append(f"{waiting} not started yet")
+        parts.append(f"{waiting} not started")
     if len(parts) == 1:
         return f"{study.total:,}, all {parts[0].partition(' ')[2]}"
     return f"{study.total:,}: {', '.join(parts)}"
@@ -108,8 +110,7 @@ def _counts(study: RecordedStudy) -> str:
 def _by_status(study: RecordedStudy) -> list[tuple[str, int]]:
     running = running_rows(study)
     again = {row.trial_id for row in running}
-    counts = Counter(row.status for row in study.rows if row.trial_id not in again)
-    counts[RUNNING] = len(running)
+    counts = Counter(row.status for row in [*running, *(row for row in study.rows if row.trial_id not in again)])
     return [(status, counts[status]) for status in (*get_args(Status), RUNNING) if counts[status]]
 
 
@@ -126,8 +127,11 @@ def _times(study: RecordedStudy) -> list[tuple[str, str]]:
 
 
 def running_rows(study: RecordedStudy) -> list[Attempt]:
-    """A row for each trial that runs, with its last report and what it holds of its device."""
-    ended = {row.trial_id for row in study.rows if row.status != "interrupted"}
+    """A row for each trial that runs, with its last report and what it holds of its device.
+
+    If the study's process was killed, they were interrupted without a word in the journal.
+    """
+    ended = {row.trial_id for row in study.rows if row.status != "interrupted" or not study.is_open}
     rows = []
     for trial_id, line in study.running.items():
         if trial_id in study.planned and trial_id not in ended and len(study.rows) < study.total:
@@ -137,7 +141,8 @@ def running_rows(study: RecordedStudy) -> list[Attempt]:
                 workload=configuration.workload or next(iter(study.objectives)),
                 name=configuration.name,
                 seed=seed,
-                status=RUNNING,
+                status=RUNNING if study.is_open else "interrupted",
+                error="" if study.is_open else KILLED,
                 attempts=line.attempt,
                 metrics={key: value for key, value in line.metrics.items() if value is not None},
                 epochs=line.epoch,
@@ -260,7 +265,8 @@ def _trials(study: RecordedStudy, listed: Sequence[Attempt]) -> str:
     every = (
         '<label class="check"><input id="every" type="checkbox"> show columns that are the same everywhere</label>'
     )
-    ended = sum(row.status != RUNNING for row in listed)
+    going = {row.trial_id for row in running_rows(study)}
+    ended = sum(row.trial_id not in going for row in listed)
     fewer = f"{ended:,} of {len(study.rows):,} trials are listed: the best ones and others evenly spaced by rank."
     left_out = _findings([f"{fewer} results.csv has all."] if ended < len(study.rows) else [])
     wrong = [row for row in study.rows if row.error and row.status != "pruned"]
