@@ -472,8 +472,8 @@ def plan(
         points: Configurations to try before the search draws any, each a mapping with some or all hyperparameters.
         num_samples: The number of configurations that a search tries; a grid is tried as a whole.
         seed: The seed of the validation split, weights, batches and dropout.
-        epochs: Train every configuration for N epochs; a function or a script is ended after N reports. By default each
-            configuration's own number.
+        epochs: Train every configuration for N epochs; a function or a script is ended by its report of epoch N. By
+            default each configuration's own number.
         seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.
         split_seed: The seed of the validation split alone. By default seed.
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
@@ -730,8 +730,8 @@ def run(
         scheduler_options: An option of the pruner, as KEY=VALUE: an argument of its constructor in Optuna; for pbt
             interval and epochs, in reports, quantile, resample or mutate. A dictionary of them.
         seed: The seed of the validation split, weights, batches and dropout.
-        epochs: Train every configuration for N epochs; a function or a script is ended after N reports. By default each
-            configuration's own number.
+        epochs: Train every configuration for N epochs; a function or a script is ended by its report of epoch N. By
+            default each configuration's own number.
         seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.
         split_seed: The seed of the validation split alone. By default seed.
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
@@ -905,8 +905,8 @@ def tune_hyperparameters_parallel(
         gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
         max_workers: The maximum number of trials at once; each rank of a trial counts as one. By default as many as fit.
         seed: The seed of the validation split, weights, batches and dropout.
-        epochs: Train every configuration for N epochs; a function or a script is ended after N reports. By default each
-            configuration's own number.
+        epochs: Train every configuration for N epochs; a function or a script is ended by its report of epoch N. By
+            default each configuration's own number.
         seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.
         split_seed: The seed of the validation split alone. By default seed.
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.

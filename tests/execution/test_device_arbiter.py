@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tuner.decisions.plan import make_plan
+from tuner.errors import option
 from tuner.execution.device_arbiter import GIVEN_UP_SECONDS, DeviceArbiter
 from tuner.machine.holders import Holder, Memory
 from tuner.machine.leases import WAITING_SECONDS
@@ -364,4 +365,5 @@ def test_a_share_is_not_called_a_need_and_studies_that_hold_nothing_are_not_list
         ours.wait((learned, device), placed=False)
         machine.now += 6
         text = ours.wait((learned, device), placed=False).text
-    assert text == "large waits: its share is 8.00 GB of cuda:0, which other studies use: 10.00 GB by other"
+    theirs = "its share is 8.00 GB of cuda:0, which other studies use: 10.00 GB by other"
+    assert text == f"large waits: {theirs}; {option('memory_gb')} gives a smaller share"

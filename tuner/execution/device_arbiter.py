@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from tuner.decisions.capacity import ram_buffer_bytes
 from tuner.decisions.events import Bounds
 from tuner.decisions.plan import Plan, need_bytes
+from tuner.errors import option
 from tuner.machine.holders import Holder, Memory, holders, memory_now, with_descendants
 from tuner.machine.leases import Lease, LeaseHolder, Share, device_key, host_ram
 from tuner.trial import GB, MB, Device, Placement, Request, ShortOf
@@ -271,9 +272,9 @@ class DeviceArbiter:
             return f"{needs}, and {self._other_processes_text(device)}"
         reserved = [(lease.reserved_bytes(key), lease.name) for lease in self._others]
         theirs = [f"{size / GB:.2f} GB by {name}" for size, name in reserved if size >= NAMED_BYTES]
-        if not theirs:
-            return f"{needs}, which other studies still hold or wait for"
-        return f"{needs}, which other studies use: {', '.join(theirs)}"
+        whose = f"use: {', '.join(theirs)}" if theirs else "still hold or wait for"
+        remedy = f"; {option('memory_gb')} gives a smaller share" if request.estimate.is_learned else ""
+        return f"{needs}, which other studies {whose}{remedy}"
 
     def _other_processes_text(self, device: Device) -> str:
         memory, ours = self._memory(device), set[int]().union(*self._trees())

@@ -159,7 +159,7 @@ class Training(Seed, title="Training"):
 
     epochs: int | None = field(
         None,
-        "Train every configuration for N epochs; a function or a script is ended after N reports.",
+        "Train every configuration for N epochs; a function or a script is ended by its report of epoch N.",
         Terminal("N", unset="each configuration's own number"),
         ge=1,
     )
