@@ -72,7 +72,17 @@ def test_the_head_is_the_best_configuration_by_mean_and_the_best_single_trial_ha
     assert f'<p class="name">{best.name}</p>' in text
     assert f'<dd class="big">{interval_text(best.interval)}</dd>' in text
     assert f'<p class="finding">{summary([best, *others])}.</p>' in text
-    assert f"Best single trial: <strong>{lucky.name} (seed {lucky.seed})</strong>, val_loss" in text
+    assert f"Its best trial: <strong>{lucky.name} (seed {lucky.seed})</strong>, val_loss" in text
+
+
+def test_a_single_value_that_is_better_than_the_best_configurations_is_told(seeded: RecordedStudy) -> None:
+    assert "may be lucky" not in main_html(seeded)
+    lucky = next(row for row in reversed(seeded.rows) if row.status == "completed")
+    lowest = min(row.metrics["val_loss"] for row in seeded.rows if row.status == "completed")
+    better = replace(lucky, metrics={**lucky.metrics, "val_loss": lowest - 0.001})
+    text = main_html(replace(seeded, attempts=[better if row is lucky else row for row in seeded.attempts]))
+    found = rf"The best single value, [\d.]+, is that of {lucky.name} \(seed {lucky.seed}\), whose mean is"
+    assert re.search(found, text)
 
 
 def test_seeds_of_one_configuration_are_not_compared(seeded: RecordedStudy) -> None:

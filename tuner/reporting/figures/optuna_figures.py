@@ -25,6 +25,7 @@ LEAST = 10  # completed trials; with fewer, the order of hyperparameters is chan
 MOST_OF_SLICES, LEAST_OF_SLICE = 6000, 300  # points: a browser is slow with more
 FEW = 30  # with fewer completed trials, importance is a hint only
 FOR_A_KEY = 4  # configurations for each hyperparameter of which interactions are told
+LEAST_SHARE = 0.01  # of the variance: less is not worth a look, and may be rounding where all else is explained
 CLEAR = 4.0  # standard errors of an interaction, which the strongest of 66 pairs rarely has by chance
 BEST_SHARE = 1 / 3  # of the trials are compared with all; below ten of them the estimate is noise
 
@@ -225,7 +226,7 @@ def _strongest_pair(drawn: Drawn, keys: Sequence[str]) -> tuple[tuple[str, str],
     rest, *products = (both - model @ np.linalg.lstsq(model, both)[0]).T
     shares = [(product @ metric) ** 2 / max(product @ product, 1e-9) / len(rows) for product in products]
     found = max(shares)
-    if found * free < CLEAR**2 * (rest @ rest / len(rows) - found):
+    if found < LEAST_SHARE or found * free < CLEAR**2 * (rest @ rest / len(rows) - found):
         return important, told
     one, other = pairs[shares.index(found)]
     of = f"of the variance of {drawn.objective.metric}"

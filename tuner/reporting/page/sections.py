@@ -173,7 +173,7 @@ def _best(study: RecordedStudy, workload: str, again: Again) -> str:
         name = title(workload, best.name, several=False, seed=best.seed)
         values = ", ".join(f"{key} {value}" for key, value in metrics)
         content = _best_configuration(rows, objective)
-        content += f'<p class="single">Best single trial: <strong>{escape(name)}</strong>, {escape(values)}</p>'
+        content += f'<p class="single">Its best trial: <strong>{escape(name)}</strong>, {escape(values)}</p>'
     else:
         caution = study.record.cautions.get(workload, "")
         content = _card(best.name, metrics, [best])
@@ -207,8 +207,18 @@ def _best_configuration(rows: Sequence[Attempt], objective: Objective) -> str:
     ]
     about = f"Means of {len(best.values)} of {best.seeds} seeds"
     about += ", with their 95 % intervals." if len(best.values) > 1 else "."
-    lines = [about, *(f"{line}." for line in summary(means_of_all).splitlines())]
+    lines = [about, *(f"{line}." for line in summary(means_of_all).splitlines()), *_lucky(rows, seeds, objective)]
     return _card(best.name, means, seeds) + _findings(lines)
+
+
+def _lucky(rows: Sequence[Attempt], best: Sequence[Attempt], objective: Objective) -> Iterable[str]:
+    """A sentence if a trial of another configuration than the best has the best value."""
+    first = min((row for row in rows if row.status == "completed"), key=lambda row: row.loss(objective))
+    if first.name != best[0].name:
+        name = title(first.workload, first.name, several=False, seed=first.seed)
+        mean = interval_text(intervals(rows, objective.metric)[first.name])
+        value = number_text(first.number(objective.metric))
+        yield f"The best single value, {value}, is that of {name}, whose mean is {mean}: its seed may be lucky."
 
 
 def _findings(lines: Iterable[str]) -> str:
