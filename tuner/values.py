@@ -38,8 +38,8 @@ from tuner.trial import Auto, ConfigValue
 MARK = "python "  # how the only key of a mark begins
 OBJECT = f"{MARK}object"
 _CONSTANTS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
-_WHOLE = re.compile(r"[+-]?(0|[1-9]\d{0,299})")
-_DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
+_WHOLE = re.compile(r"[+-]?(0|[1-9]\d{0,299})", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?", re.ASCII)
 
 
 class Label(str):
@@ -213,7 +213,7 @@ _COMPARE: Mapping[str, Callable[[ConfigValue, ConfigValue], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_QUANTITY = re.compile(r"([+-]?inf|.*[\d.])\s*([A-Za-z]*)")  # a number and its unit
+_QUANTITY = re.compile(r"([+-]?inf|.*[\d.])\s*([A-Za-z]*)", re.ASCII)  # a number and its unit
 _TIMES: Mapping[str, float] = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 # Units by the endings of names that have them.
 _UNITS: Mapping[str, Mapping[str, float]] = {
@@ -261,9 +261,18 @@ class Condition:
         elif is_number(actual):
             same = False
         else:
-            equal = value_key(parse(self.value)) == value_key(actual)
-            same = equal or self.value.casefold() == label(actual).casefold()
+            same = _number_key(parse(self.value)) == _number_key(actual)
+            same = same or self.value.casefold() == label(actual).casefold()
         return {"=": same, "!=": not same}.get(self.operator, False)
+
+
+def _number_key(value: ConfigValue) -> str:
+    """The ``value_key`` in which numbers are equal if their values are: 1.0 and 1."""
+
+    def number(text: str) -> float:
+        return int(found) if (found := float(text)).is_integer() else found
+
+    return json.dumps(json.loads(value_key(value), parse_float=number))
 
 
 def split_conditions(text: str) -> list[str]:

@@ -86,6 +86,15 @@ CASES = [
     ("hidden_dim=007", {"config/hidden_dim": "007"}, True),
     ("hidden_dim=stra\u00dfe", {"config/hidden_dim": Label("STRASSE")}, False),
     ("error~STRASSE", {"error": "stra\u00dfe"}, True),
+    ("error~\u03a3", {"error": "\u03b1\u03c2"}, True),
+    ("hidden_dim=[1, 2.0]", {"config/hidden_dim": [1.0, 2]}, True),
+    ('hidden_dim={"a": 1}', {"config/hidden_dim": {"a": 1.0}}, True),
+    ("hidden_dim=[true]", {"config/hidden_dim": [1]}, False),
+    ("hidden_dim=18446744073709551616", {"config/hidden_dim": 2**64 - 1}, False),
+    ("hidden_dim>9007199254740992", {"config/hidden_dim": 2**53 + 1}, True),
+    ("hidden_dim=1\u0663", {"config/hidden_dim": 13}, False),
+    ("hidden_dim=(1, 2)", {"config/hidden_dim": (1, 2)}, True),
+    ("hidden_dim<-.5e-3", {"config/hidden_dim": -0.001}, True),
 ]
 
 

@@ -17,7 +17,7 @@ const COMPARE = { "=": (a, b) => a === b, "!=": (a, b) => a !== b, "<": (a, b) =
 const isBlank = (/** @type {Cell} */ cell) => cell === null || cell === "";
 const isNumber = (/** @type {Cell} */ cell) => typeof cell === "number" || (Array.isArray(cell) && cell.length === 1);
 const toNumber = (/** @type {Cell} */ cell) => (typeof cell === "number" ? cell : parseFloat(cell[0].replace("inf", "Infinity")));
-const fold = (/** @type {string} */ text) => text.toUpperCase().toLowerCase(); // as "ß" equals "SS"
+const fold = (/** @type {string} */ text) => text.toUpperCase().toLowerCase().replaceAll("ς", "σ"); // as "ß" equals "SS"
 
 /** A cell as Python writes its value. @param {Cell} cell @returns {string} */
 function label(cell) {
@@ -87,6 +87,7 @@ function holds({ operator, value, number }, cell) {
   else if (operator === "~") return fold(label(cell)).includes(fold(value));
   else if (typeof cell === "string") return COMPARE[operator](cell, value);
   else if (isNumber(cell)) {
+    if (Array.isArray(cell) && WHOLE.test(cell[0]) && WHOLE.test(value)) return COMPARE[operator](BigInt(cell[0]), BigInt(value.replace("+", "")));
     if (number !== null) return COMPARE[operator](toNumber(cell), number);
   } else {
     const canonical = (content) => JSON.stringify(content, sorted);
