@@ -212,7 +212,7 @@ def test_devices_that_join_are_used_at_once_also_by_what_was_larger_than_all_bef
     packer = make_packer([gpu_16gb], 9, 9, 9)
     first = placed(packer)
     larger = replace(gpu_16gb, node_id="b", total_bytes=32 * GB, free_bytes=32 * GB)
-    packer.extend(plan([larger], 9, 9))
+    packer.extend(plan([gpu_16gb, larger], 9, 9, 9))
     assert [placement.device for placement in placed(packer)] == [larger, larger]
     packer.release(first[0])
     assert packer.room_bytes == 14 * GB

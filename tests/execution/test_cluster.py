@@ -17,13 +17,12 @@ import pytest
 from rpds import HashTrieMap
 
 from tests.support.ray_trials import Slow, placements, spread, until
-from tuner.decisions.events import DeviceLost
+from tuner.decisions.events import DeviceLost, Held, Joined
 from tuner.decisions.plan import Plan, make_plan
 from tuner.decisions.state import State
 from tuner.errors import DataError, InputError
 from tuner.execution import cluster as joining
 from tuner.execution.cluster import RayConnection, find_address, join_cluster
-from tuner.execution.executor import DevicesFound
 from tuner.execution.mapped_arrays import loaded, put, unpack
 from tuner.execution.nodes import crash_signal, limited_by_ray, on_one_machine, oom_kills
 from tuner.execution.ray_executor import RayExecutor
@@ -63,7 +62,15 @@ def plan(joined: RayExecutor) -> Plan:
     ranks.imports = ()  # whichever other tests have imported
     tasks = {"toy": TrainingTask(Slow(), None), "spread": TrainingTask(ranks, None, objective=Objective("loss"))}
     joined.open(tasks, made, None)
+    for device in made.devices:
+        hold(joined, device)
     return made
+
+
+def hold(executor: RayExecutor, device: Device) -> None:
+    """Asks for a device, and waits until it is held."""
+    executor.claim(device)
+    assert until(executor, Held).device == device
 
 
 @pytest.mark.long
@@ -120,20 +127,42 @@ def test_on_another_node_a_trial_is_ended_and_a_crash_is_told(
 
 @pytest.mark.long
 @pytest.mark.ray
-def test_the_autoscaler_is_asked_for_what_waits_and_no_longer_when_nothing_does(
+def test_a_device_that_another_holds_is_the_studys_when_it_is_free(joined: RayExecutor, plan: Plan) -> None:
+    from ray.util import placement_group, remove_placement_group
+
+    first, other = plan.devices
+    joined.release(first)
+    theirs = placement_group([{"CPU": 1}])
+    assert theirs.wait(30)
+    joined.claim(first)
+    (placed,) = (placement for placement in placements(plan, 2, epochs=30) if placement.device == other)
+    joined.submit(placed)
+    assert until(joined, EpochReport), "the rest of the cluster is used"
+    collect(joined, events := list[Any](), lambda: bool(ended(events)))
+    assert not any(isinstance(event, Held) for event in events)
+    remove_placement_group(theirs)
+    assert until(joined, Held).device == first
+
+
+@pytest.mark.long
+@pytest.mark.ray
+def test_the_autoscaler_sees_what_waits_and_no_longer_when_nothing_does(
     joined: RayExecutor, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundles_of: list[Any] = []
-    monkeypatch.setattr("ray.autoscaler.sdk.request_resources", lambda *, bundles: bundles_of.append(bundles))
-    monkeypatch.setattr("tuner.execution.ray_executor.DEMAND_SECONDS", 0.0)
+    from ray.util import placement_group_table
+
+    def pending() -> list[Any]:
+        return [one["bundles"] for one in placement_group_table().values() if one["state"] == "PENDING"]
+
+    monkeypatch.setattr("tuner.execution.reservations.DEMAND_SECONDS", 0.0)
     estimate = MemoryEstimate("given", context_bytes=GB)
     pair = Request(Trial("t1", "toy", "t1", {RANKS: 2}, 0), estimate, GB)
-    state = State(plan=plan, waiting=HashTrieMap({"t1": pair}))
-    joined.demand(state)
-    joined.demand(state, 1)
-    joined.demand(State(plan=plan))
-    joined.demand(State(plan=plan))
-    assert bundles_of == [[{"CPU": 1.0}, {"CPU": 1.0}], [{"CPU": 1.0}], []]
+    state, before = State(plan=plan, waiting=HashTrieMap({"t1": pair})), len(pending())
+    numbers = []
+    for asked, most in ((state, None), (state, 1), (State(plan=plan), None)):
+        joined.demand(asked, most)
+        numbers.append(len(pending()) - before)
+    assert numbers == [2, 1, 0]
 
 
 @pytest.mark.long
@@ -143,14 +172,16 @@ def test_a_node_that_joins_runs_a_trial_and_ranks_with_the_others_until_it_dies(
 ) -> None:
     events = list[Any]()
     node = two_nodes.add_node(num_cpus=1, memory=GB, object_store_memory=80 * MB)
-    collect(joined, events, lambda: any(isinstance(event, DevicesFound) for event in events))
+    collect(joined, events, lambda: any(isinstance(event, Joined) for event in events))
     more = make_plan(events[-1].devices, [GB // 2], packing="uniform", buffer_bytes=0, threads=1)
-    joined.extend(more)
+    joined.replan(more)
+    hold(joined, more.devices[0])
     (placed,) = placements(more, 1, epochs=1)
     joined.submit(placed)
     assert until(joined, EpochReport).trial_id == placed.trial.trial_id
     assert until(joined, Outcome).placement.device.node_id == node.node_id
-    together = placements(plan.with_more(more), 1, epochs=200, workload="spread", gpus_per_trial=3, nodes_per_trial=3)
+    both = make_plan((*plan.devices, *more.devices), [GB // 2] * 3, packing="uniform", buffer_bytes=0, threads=1)
+    together = placements(both, 1, epochs=200, workload="spread", gpus_per_trial=3, nodes_per_trial=3)
     joined.submit(together[0])
     assert until(joined, EpochReport).epoch == 0
     assert until(joined, EpochReport).metrics == {"loss": 1.0, "machines": 3, "ranks": 3}
@@ -274,13 +305,27 @@ def test_a_node_has_no_more_than_ray_may_give_away() -> None:
     ram = {"ram_bytes": 64 * GB, "free_ram_bytes": 32 * GB}
     gpus = [Device("", "cuda", index, "a GPU", 16 * GB, 12 * GB, 8, f"GPU-{index}", **ram) for index in range(4)]
     node = {"NodeID": "abc", "Resources": {"CPU": 6.0, "GPU": 2.0, "memory": float(GB)}}
-    assert [(device.uuid, device.cores, device.node_id) for device in limited_by_ray(gpus, node)] == [
+    assert [(device.uuid, device.cores, device.node_id) for device in limited_by_ray(gpus, node, {})] == [
         ("GPU-0", 3, "abc"),
         ("GPU-1", 3, "abc"),
     ]
-    assert {device.ram_bytes for device in limited_by_ray(gpus, node)} == {GB}
-    (cpu,) = limited_by_ray([Device("", "cpu", 0, "a machine", 64 * GB, 32 * GB, 8)], node)
+    assert {device.ram_bytes for device in limited_by_ray(gpus, node, {})} == {GB}
+    (cpu,) = limited_by_ray([Device("", "cpu", 0, "a machine", 64 * GB, 32 * GB, 8)], node, {})
     assert (cpu.total_bytes, cpu.free_bytes, cpu.cores) == (GB, GB, 6)
+
+
+def test_what_is_free_of_a_node_is_taken_and_a_node_without_a_free_device_is_waited_for() -> None:
+    node = {"NodeID": "abc", "Resources": {"CPU": 8.0, "GPU": 4.0, "memory": float(GB)}}
+    gpus = [Device("", "cuda", index, "a GPU", 16 * GB, 12 * GB, 8, f"GPU-{index}") for index in range(4)]
+    cores = [
+        [device.cores for device in limited_by_ray(gpus, node, {"CPU": cpus, "GPU": free})]
+        for cpus, free in ((8, 4), (7, 4), (4, 2), (0, 4), (8, 0))
+    ]
+    assert cores == [[2] * 4, [1] * 4, [2] * 4, [2] * 4, [2] * 4]
+    ram = [Device("", "cpu", 0, "a machine", 64 * GB, 32 * GB, 8)]
+    for free, had in (({"CPU": 3.0, "memory": float(GB // 2)}, (3, GB // 2)), ({"CPU": 3.0}, (8, GB))):
+        (cpu,) = limited_by_ray(ram, {**node, "Resources": {"CPU": 8.0, "memory": float(GB)}}, free)
+        assert (cpu.cores, cpu.total_bytes) == had
 
 
 def test_the_kernels_counter_of_processes_killed_for_memory_is_read(tmp_path: Path) -> None:

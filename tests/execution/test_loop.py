@@ -57,6 +57,9 @@ class Pretender:
 
     def demand(self, state: State, most: int | None = None) -> None: ...
 
+    def claim(self, device: Device) -> bool:
+        return True
+
     def open(self, workload: Workload, data: Any, plan: Plan, checkpoints: Path | None) -> None: ...
 
     def submit(self, placement: Placement) -> None:

@@ -22,7 +22,7 @@ from tests.support.ray_trials import Slow, Unpackable, placements, stop_and_go_o
 from tests.support.toy import Toy
 from tests.support.worker_process import place
 from tuner.decisions.plan import Plan, make_plan
-from tuner.execution.pool import WorkerPool, make_pools
+from tuner.execution.pool import WorkerPool, bundle_of
 from tuner.execution.ray_executor import RayExecutor
 from tuner.execution.worker_failures import RunningTrial, at_cap, classify_loss, ran_out_of_ram
 from tuner.machine.devices import ram_device
@@ -270,21 +270,12 @@ def test_a_trial_is_at_its_cap_by_its_last_reported_peak(peak: int | None, full:
     assert not at_cap(placement, None)
 
 
-def test_only_devices_that_are_used_are_reserved_and_never_more_cores_than_there_are(gpu_16gb: Device) -> None:
-    other = Device("abc", "cuda", 1, "a GPU", 16 * GB, 16 * GB, cores=16)
-    plan = make_plan([gpu_16gb, other], [7 * GB], packing="uniform", buffer_bytes=2 * GB, threads=99)
-    pools = make_pools(plan, {gpu_16gb: "own", other: "abc"}, {"own": 0, "abc": 0}, lambda *_: None)
-    assert [(pool.node_id, pool.bundle) for pool in pools.values()] == [
-        ("own", {"CPU": 16.0, "GPU": 1.0, "memory": 0.0})
-    ]
+def test_never_more_cores_are_reserved_than_a_device_has_or_its_trials_may_use(gpu_16gb: Device) -> None:
+    assert bundle_of(gpu_16gb, 99, GB) == {"CPU": 16.0, "GPU": 1.0, "memory": 0.0}
+    assert bundle_of(ram_device(), 1, GB) == {"CPU": 1.0, "GPU": 0.0, "memory": float(GB)}
 
 
-@pytest.mark.parametrize("slots", [1, 3, 7, 9, 60])
-def test_parts_are_rounded_down_so_that_the_last_worker_fits(gpu_16gb: Device, slots: int) -> None:
-    options = WorkerPool(
-        gpu_16gb, {"CPU": 16.0, "GPU": 1.0, "memory": 1000.0}, slots, 0, "own", lambda *_: None
-    )._options()
-    for name, whole in (("num_cpus", 16), ("num_gpus", 1)):
-        steps = round(options[name] * 10_000)
-        assert whole * 10_000 - slots < steps * slots <= whole * 10_000
-    assert options["memory"] * slots <= 1000
+def test_however_many_workers_a_plan_has_they_fit_into_what_is_reserved(gpu_16gb: Device) -> None:
+    pool = WorkerPool(gpu_16gb, bundle_of(gpu_16gb, 99, 0), 1, 0, "own", lambda *_: None)
+    assert pool.options()["num_gpus"] * 500 <= 1, "Ray would let no more workers start"
+    assert pool.options()["num_cpus"] == 0

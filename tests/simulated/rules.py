@@ -13,6 +13,8 @@ from tuner.decisions.state import State
 from tuner.records.attempts import Attempt
 from tuner.trial import Device, Placement, Request
 
+LONGEST_UNUSED = 11.0  # the seconds for which a study may hold a cluster's device without a trial
+
 
 @dataclass
 class Rules:
@@ -24,6 +26,7 @@ class Rules:
     seen: set[type] = field(default_factory=set)  # the kinds of events that there were
     devices_are_back: bool = False  # since a crash, so that what was given up may run again
     before: State = field(default_factory=State)
+    unused: dict[Device, float] = field(default_factory=dict)  # since when a cluster's device is held and unused
     since: list[Placement] = field(default_factory=list)  # what has started since the last look at the devices
     ran_out_with: dict[str, int] = field(default_factory=dict)  # by trial id, of the last attempt
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)  # by trial id and way of ending
@@ -52,7 +55,20 @@ class Rules:
         if isinstance(event, CapacityObserved):
             self.since = []
         self._every_trial_is_in_one_place(state)
+        self._no_device_is_kept_from_others(state)
         self.before = state
+
+    def _no_device_is_kept_from_others(self, state: State) -> None:
+        for device in state.plan.devices if state.plan and not state.stopping else ():
+            away = state.released | state.wanted | state.lost
+            if self._on(state, device) or not device.node_id or device in away:
+                self.unused.pop(device, None)
+            else:
+                since = self.unused.setdefault(device, self.now)
+                assert self.now - since <= LONGEST_UNUSED, "a device is held, and unused"
+            assert not (self._on(state, device) and device in away - state.lost), (
+                "a device is given back under a trial"
+            )
 
     def _every_trial_is_in_one_place(self, state: State) -> None:
         number = sum(map(len, (state.waiting, state.delayed, state.running, state.undecided, state.ended)))
@@ -66,6 +82,7 @@ class Rules:
     def _started(self, state: State, event: Started) -> None:
         device, trial = event.placement.device, event.placement.trial
         assert device not in state.lost, "a trial starts on a lost device"
+        assert device not in state.released | state.wanted, "a trial starts on a device that is not held"
         assert trial.trial_id in self.before.waiting, "a trial starts that does not wait"
         assert self.free(state, device) >= 0, "a device's budget is exceeded"
         bounds = self.before.bounds
@@ -155,7 +172,10 @@ class Rules:
             return
         for request in state.waiting.values():
             for device in state.plan.devices if state.plan else ():
-                if device in state.lost or self._on(state, device) >= self._slots(state, device):
+                if device in state.released and self._slots(state, device):
+                    assert state.wanted or not self._fits(request, device), "a device is not asked for"
+                away = state.lost | state.released | state.wanted
+                if device in away or self._on(state, device) >= self._slots(state, device):
                     continue
                 assert not self._fits(request, device), f"{request.trial.trial_id} waits beside free memory"
 

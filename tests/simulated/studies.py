@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
@@ -10,20 +10,19 @@ from random import Random
 from tests.simulated.rules import Rules
 from tests.simulated.world import OBJECTIVE, Crash, Journal, Machines, Others, Stalls, World
 from tuner.decisions.capacity import TrialLimits
-from tuner.decisions.events import DeviceLost, Opened, Planned
+from tuner.decisions.claims import Claims
+from tuner.decisions.events import DeviceLost, Joined, Opened, Planned
 from tuner.decisions.packer import Packer
-from tuner.decisions.plan import Plan, make_plan
 from tuner.decisions.policies import Engine, Policy, replay
 from tuner.decisions.retry import Retrying
 from tuner.decisions.state import State
-from tuner.errors import InputError
 from tuner.estimation.feedback import StudyFeedback
-from tuner.execution.executor import DevicesFound
 from tuner.execution.loop import StudyLoop
 from tuner.spec.settings import Settings
+from tuner.study.planning import Replanning
 from tuner.study.pruning import Pruning
 from tuner.study.resume import events_of
-from tuner.trial import GB, Device, Request
+from tuner.trial import Request
 
 MOST_EVENTS = 20_000
 
@@ -42,7 +41,11 @@ class Process:
             scheduler = Random(world.seed).choice(["asha", "median"])
             pruning = [Pruning({"toy": OBJECTIVE}, Settings(scheduler=scheduler))]
         limits = TrialLimits(max(world.plan.budgets), world.plan.limits().ram_bytes)
-        self.engine = Engine(State(limits), [retrying, self.feedback, *pruning, packer])
+        settings = Settings(
+            packing=world.plan.packing, gpu_memory_buffer_gb=1.0, max_workers=world.plan.max_workers, threads=1
+        )
+        again, claims = Replanning(settings, lambda: 0), Claims(packer)
+        self.engine = Engine(State(limits), [retrying, self.feedback, *pruning, again, claims, packer])
         raw = {request.trial.trial_id: request.estimate for request in world.requests}
         self.engine.take(Planned(world.requests, raw))
         trials = {request.trial.trial_id: request.trial for request in world.requests}
@@ -52,17 +55,6 @@ class Process:
         self.loop = StudyLoop(
             self.engine, packer, machines, journal, arbiter=others, stalls=stalls, clock=machines.clock
         )
-        self.loop.plan_more = self.plan_more
-
-    def plan_more(self, state: State, devices: Sequence[Device]) -> Plan | None:
-        """A plan for a device that joins, which a next process would not have."""
-        self.rules.devices_are_back = True
-        needs = [request.need_bytes for request in state.left] or [GB]
-        host_needs = [request.host_bytes for request in state.left] or [0]
-        packing, buffer_bytes = self.world.plan.packing, self.world.plan.buffer_bytes
-        with suppress(InputError):
-            return make_plan(devices, needs, packing=packing, buffer_bytes=buffer_bytes, host_needs=host_needs)
-        return None
 
     def left(self) -> dict[str, Request]:
         """The requests of the trials that are left, by their ids, as they would start now."""
@@ -75,7 +67,7 @@ class Process:
         if self.world.seed % 4 == 2:
             draw = Random(self.world.seed)
             device = replace(self.world.plan.devices[0], node_id="late", index=9)
-            self.machines.add(self.machines.now + draw.uniform(0, 60), DevicesFound((device,)))
+            self.machines.add(self.machines.now + draw.uniform(0, 60), Joined((device,)))
         self.rules.before = self.engine.state
         self.loop.take(Opened(self.world.plan, tuple(self.feedback.begin(self.engine.state.left))))
         self.loop.run()

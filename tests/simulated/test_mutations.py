@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulated.studies import run_study
 from tests.simulated.whole import KINDS, Whole, run_whole
-from tuner.decisions import retry, state
+from tuner.decisions import claims, retry, state
 from tuner.decisions.accounts import Account, Accounts
 from tuner.decisions.events import Concluded, Ended, Event, Planned, Reported
 from tuner.decisions.packer import Packer
@@ -95,6 +95,14 @@ def attempts_that_are_not_counted(patch: Patch) -> None:
 
 def more_trials_than_slots(patch: Patch) -> None:
     patch.setattr(Account, "open_slots", property(lambda self: 0 if self.lost else 99))
+
+
+def a_device_that_is_kept(patch: Patch) -> None:
+    patch.setattr(claims, "IDLE_SECONDS", 1e9)
+
+
+def a_device_that_is_not_asked_for(patch: Patch) -> None:
+    wrapped(patch, Packer, "is_short_of", lambda original, *given: original(*given) and given[0]._plan.workers % 2)
 
 
 def a_need_that_is_cut(patch: Patch) -> None:
@@ -215,6 +223,8 @@ FAULTS: dict[Callable[[Patch], None], str] = {  # with what the rules say of eac
     a_resumed_estimate: "a crash changes what is known of a trial's memory",
     attempts_that_are_not_counted: "the wrong thing follows",
     more_trials_than_slots: "more trials run at once than may",
+    a_device_that_is_kept: "a device is held, and unused",
+    a_device_that_is_not_asked_for: "a device is not asked for",
     a_need_that_is_cut: "less than it is known to need|it runs out again",
     ram_that_is_not_counted: "a host's RAM is exceeded|others' RAM is promised",
     a_rounded_estimate: "a crash changes what is known of a trial's memory",

@@ -16,12 +16,12 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from tuner.decisions.events import Bounds, DeviceLost, Event, Reported
+from tuner.decisions.events import Bounds, DeviceLost, Event, Held, Joined, Reported
 from tuner.decisions.plan import Plan, make_plan
 from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State
 from tuner.execution.device_arbiter import DeviceArbiter, Wait
-from tuner.execution.executor import DevicesFound, ExecutorEvent, Happening, Weights
+from tuner.execution.executor import ExecutorEvent, Happening, Weights
 from tuner.execution.loop import Listener
 from tuner.execution.simulation import SimulatedExecutor
 from tuner.execution.stall_detector import StallDetector
@@ -172,6 +172,7 @@ class Machines(SimulatedExecutor):
     alive: dict[str, Placement] = field(default_factory=dict)  # running trials, by id
     due: list[tuple[float, int, Happening]] = field(default_factory=list)
     number: int = 0
+    claimed: set[Device] = field(default_factory=set)  # a cluster's devices that are asked for
 
     def add(self, at: float, happening: Happening) -> None:
         self.number += 1
@@ -181,6 +182,17 @@ class Machines(SimulatedExecutor):
         self.alive[placement.trial.trial_id] = placement
         for at, happening in self.world.happenings(placement, self.now):
             self.add(at, happening)
+
+    def claim(self, device: Device) -> bool:
+        delay = Random(f"{self.world.seed} {device.label} {self.now}").choice([0.0, 0.0, 3.0, 40.0])
+        if delay:
+            self.claimed.add(device)
+            self.add(self.now + delay, Held(device))
+        return not delay
+
+    def release(self, device: Device) -> None:
+        self.claimed.discard(device)
+        assert all(device not in {one.device for one in placement.all} for placement in self.alive.values())
 
     def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
         assert self.now < MOST_SECONDS, "the study does not end"
@@ -194,9 +206,14 @@ class Machines(SimulatedExecutor):
         return [(happening, bytes) for happening in happenings]
 
     def _happens(self, happening: Happening) -> Iterator[Happening]:
-        if isinstance(happening, DevicesFound):
+        if isinstance(happening, Joined):
             yield happening
+        elif isinstance(happening, Held):
+            if happening.device in self.claimed:  # it was not withdrawn
+                self.claimed.remove(happening.device)
+                yield happening
         elif isinstance(happening, DeviceLost):
+            self.claimed.discard(happening.device)
             for trial_id, placement in list(self.alive.items()):
                 if placement.device == happening.device:
                     yield Outcome(placement.trial, "failed", placement, lost="node", error="its node died")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.toy import Batched, Toy
-from tuner.decisions.events import DeviceLost, Opened, Planned
+from tuner.decisions.events import Corrected, DeviceLost, Joined, Opened, Planned, Replanned
 from tuner.decisions.plan import host_need_bytes, make_plan, need_bytes
 from tuner.decisions.state import State, apply
 from tuner.errors import InputError, spelled
@@ -17,7 +17,7 @@ from tuner.reporting.plan_text import plan_text, time_lines
 from tuner.search.configurations import complete
 from tuner.spec.settings import Settings
 from tuner.study.needs import Needs
-from tuner.study.planning import plan_more, plan_requests, usable
+from tuner.study.planning import Replanning, plan_requests, usable
 from tuner.study.ranks import check_place
 from tuner.trial import AUTO, GB, MB, NODES, RANKS, Device, History, MemoryEstimate, Request, Trial
 from tuner.workloads.program import Function
@@ -42,28 +42,54 @@ def test_trials_that_take_the_same_memory_are_estimated_once(
     assert sum(estimated) == 1
 
 
+def opened(devices: list[Device], *requests: Request) -> State:
+    plan = make_plan(devices, [one.need_bytes for one in requests], packing="per-trial", buffer_bytes=0, threads=1)
+    return apply(apply(State(), Planned(requests, {})), Opened(plan, requests))
+
+
+def request(name: str, gb: float) -> Request:
+    return Request(Trial(name, "toy", name, {}, 0), MemoryEstimate.given(gb), int(gb * GB))
+
+
+def with_memory(device: Device, gb: int, node: str) -> Device:
+    return dataclasses.replace(device, total_bytes=gb * GB, free_bytes=gb * GB, node_id=node)
+
+
+def slots_after(state: State, event: Any, **options: Any) -> tuple[int, ...]:
+    """The slots of each device in the plan that follows on an event; none if there is no other plan."""
+    again = Replanning(Settings(packing="per-trial", gpu_memory_buffer_gb=0, **options), lambda: 0)
+    state = apply(state, event)
+    again.hear(state, event)
+    decided = again.decide(state, 0.0)
+    assert again.decide(state, 0.0) is None, "once for each event"
+    return decided.plan.slots if isinstance(decided, Replanned) else ()
+
+
 def test_devices_that_join_are_planned_for_the_trials_that_fit_there(gpu_16gb: Device) -> None:
-    requests = [Request(Trial(f"t{gb}", "toy", f"t{gb}", {}, 0), MemoryEstimate.given(gb), gb * GB) for gb in (1, 9)]
-    plan = make_plan([gpu_16gb], [GB, 9 * GB], packing="per-trial", buffer_bytes=0, threads=1)
-    state = apply(apply(State(), Planned(tuple(requests), {})), Opened(plan, tuple(requests)))
-    other = dataclasses.replace(gpu_16gb, node_id="b")
-    small, none = (dataclasses.replace(other, total_bytes=gb * GB, free_bytes=gb * GB) for gb in (4, 0))
-    settings = Settings(packing="per-trial", gpu_memory_buffer_gb=0)
-    more = plan_more(state, [small], settings, 0)
-    assert more is not None
-    assert (more.devices, more.workers) == ((small,), 1)
-    assert plan_more(state, [none], settings, 0) is None
-    assert plan_more(state, [dataclasses.replace(small, kind="cpu")], settings, 0) is None
-    bounded = settings.changed(max_workers=sum(plan.slots))
-    assert plan_more(state, [small], bounded, 0) is None
-    without = apply(state, DeviceLost(gpu_16gb, "its node died"))
-    assert plan_more(without, [small], bounded, 0) is not None, "it takes the place of the lost one"
-    waits = state.waiting.insert("t9", dataclasses.replace(requests[1], host_bytes=50 * GB))
-    in_ram = dataclasses.replace(gpu_16gb, node_id="b", ram_bytes=40 * GB, free_ram_bytes=40 * GB)
-    more = plan_more(dataclasses.replace(state, waiting=waits), [in_ram], settings, 0)
-    assert more is not None and more.workers == 1, "one trial fits, and the other lacks RAM"
-    uniform = dataclasses.replace(plan, packing="uniform")
-    assert plan_more(dataclasses.replace(state, plan=uniform), [small], settings, 0) is None, "9 GB for each"
+    state = opened([gpu_16gb], *(request(name, 9) for name in "abc"), request("d", 1), request("e", 1))
+    assert state.plan
+    (first,), small, none = state.plan.slots, with_memory(gpu_16gb, 4, "b"), with_memory(gpu_16gb, 0, "b")
+    assert slots_after(state, Joined((small,)))[1] > 0
+    assert slots_after(state, Joined((none,)))[1] == 0
+    assert slots_after(state, Joined((dataclasses.replace(small, kind="cpu"),))) == ()
+    assert slots_after(state, Joined((small,)), max_workers=first) == (first, 0)
+    lost = apply(state, DeviceLost(gpu_16gb, "its node died"))
+    other = with_memory(gpu_16gb, 16, "b")
+    assert slots_after(lost, Joined((other,)), max_workers=1) == (0, 1), "it takes the place of the lost one"
+
+
+def test_devices_too_small_for_a_first_guess_are_used_once_the_first_peak_is_known(gpu_16gb: Device) -> None:
+    nodes = [with_memory(gpu_16gb, gb, str(gb)) for gb in (16, 5, 4)]
+    guesses = [request(str(number), 5.5) for number in range(8)]
+    state = opened(nodes, *guesses)
+    assert state.plan and state.plan.slots[1:] == (0, 0)
+    slots = slots_after(state, Corrected({one.trial.trial_id: with_need(one, 0.5) for one in guesses}))
+    assert sum(slots) >= 8 and min(slots) > 0
+    assert slots_after(state, Corrected({one.trial.trial_id: with_need(one, 5.4) for one in guesses})) == ()
+
+
+def with_need(request: Request, gb: float) -> Request:
+    return dataclasses.replace(request, need_bytes=int(gb * GB))
 
 
 def test_machines_with_too_few_gpus_for_ranks_are_told(gpu_16gb: Device) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from tuner.decisions.claims import Claims
 from tuner.decisions.events import Decision, Event, Opened
 from tuner.decisions.packer import Packer
 from tuner.decisions.plan import Plan
@@ -62,7 +63,7 @@ def run_trials(
     """Runs the trials to their ends; without ``retry`` none is tried again after it ran out of memory."""
     packer, notes = Packer(), notes or Notes()
     retrying = Retrying(retry or RetryPolicy(max_attempts=1), lambda *_: None)
-    engine = Engine(State(), [retrying, *policies, packer])
+    engine = Engine(State(), [retrying, *policies, Claims(packer), packer])
     loop = StudyLoop(
         engine,
         packer,

@@ -41,6 +41,7 @@ class Account:
     allowed: int  # how many trials may run at once
     bound: float = math.inf  # what may be reserved until others' memory is looked at again
     lost: bool = False
+    away: bool = False  # whether it is a cluster's that the study does not hold now
     reservation: Reservation | None = None
     full: bool = False  # no trial fits now that would end before kept room is needed
     running: dict[Rank, tuple[float, int]] = field(default_factory=dict)  # when they are expected to end; bytes
@@ -58,7 +59,7 @@ class Account:
     @property
     def open_slots(self) -> int:
         """How many trials can start, if they fit; none if it is below 1."""
-        if self.lost:
+        if self.lost or self.away:
             return 0
         return min(self.slots, self.reservation.slots) if self.reservation else self.slots
 
@@ -91,11 +92,11 @@ class Account:
 
     def room_at(self, need: int, slots: int) -> float | None:
         """When this much memory and this many slots are expected: -inf if now, inf if unknown, None if never."""
-        when, free, free_slots = -math.inf, self.free, self.slots
+        when, free, free_slots = math.inf if self.away else -math.inf, self.free, self.slots
         for end, size in sorted(self.running.values()):
             if free >= need and free_slots >= slots:
                 break
-            when, free, free_slots = end, free + size, free_slots + 1
+            when, free, free_slots = max(when, end), free + size, free_slots + 1
         return when if free >= need and free_slots >= slots else None
 
     def keep(self, trial: Trial, need: int, until: float) -> None:
@@ -128,12 +129,14 @@ class Accounts:
         return [self._accounts[index] for index in indexes]
 
     def add(self, plan: Plan) -> None:
-        """Adds the devices of a plan."""
-        for device, budget, slots in zip(plan.devices, plan.budgets, plan.at_first, strict=True):
+        """Adds the devices of a plan that are not there yet."""
+        listed = list(zip(plan.devices, plan.budgets, plan.at_first, strict=True))
+        for device, budget, slots in listed[len(self._accounts) :]:
             self._of[device] = Account(len(self._accounts), device, budget, budget, slots, slots)
             self._accounts.append(self._of[device])
-        self.ram_budgets.update(plan.ram_budgets)
-        self._free_ram.update(plan.ram_budgets)
+        more = {node: ram for node, ram in plan.ram_budgets.items() if node not in self.ram_budgets}
+        self.ram_budgets.update(more)
+        self._free_ram.update(more)
         self.sort()
 
     def limit(self, rooms: Mapping[Device, int], ram_bytes: int | None) -> None:

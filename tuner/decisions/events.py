@@ -55,12 +55,54 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Further devices have joined a cluster, and are divided by a plan of their own."""
+    """Further devices have joined a cluster. The next plan has them."""
+
+    devices: tuple[Device, ...]
+
+    def __str__(self) -> str:
+        """The text for the user."""
+        return f"{', '.join(device.label for device in self.devices)} joined"
+
+
+@dataclass(frozen=True, slots=True)
+class Replanned:
+    """More is known of what trials take, or further devices have joined: a plan divides all devices anew."""
 
     plan: Plan
 
     def __str__(self) -> str:
-        return f"{', '.join(device.label for device in self.plan.devices)} joined, for {self.plan.workers} at once"
+        slots = dict(zip((device.label for device in self.plan.devices), self.plan.slots, strict=True))
+        return f"{self.plan.workers} at once, bound by {self.plan.bound}; slots are {slots}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The study asks a cluster, which others use, too, for one of its devices."""
+
+    device: Device
+
+    def __str__(self) -> str:
+        return f"{self.device.label} is asked for"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A device of a cluster is the study's until it is ``Released``."""
+
+    device: Device
+
+    def __str__(self) -> str:
+        return f"{self.device.label} is held"
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The study gives a cluster's device back, or wants it no more."""
+
+    device: Device
+
+    def __str__(self) -> str:
+        return f"{self.device.label} is given back"
 
 
 @dataclass(frozen=True)
@@ -246,6 +288,9 @@ Decision = (
     | Allowed
     | PruneAsked
     | Planned
+    | Replanned
+    | Wanted
+    | Released
     | Stopping
 )
-Event = Decision | CapacityObserved | Reported | Ended | Joined | DeviceLost
+Event = Decision | CapacityObserved | Reported | Ended | Joined | Held | DeviceLost

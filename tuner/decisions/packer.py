@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from tuner.decisions.accounts import Account, Accounts
@@ -16,9 +16,11 @@ from tuner.decisions.events import (
     Dropped,
     Ended,
     Event,
-    Joined,
+    Held,
     Opened,
     Planned,
+    Released,
+    Replanned,
     RetryReady,
     Started,
 )
@@ -71,10 +73,15 @@ class Packer:
             self.release(event.outcome.placement)
         elif isinstance(event, Allowed):
             self.allow(event.device, event.workers)
-        elif isinstance(event, Joined):
+        elif isinstance(event, Replanned):
             self.extend(event.plan)
         elif isinstance(event, DeviceLost):
             self.remove(event.device)
+        if isinstance(event, (Opened, Replanned, Held, Released)):
+            for account in self._accounts:
+                account.away = account.device in state.released or account.device in state.wanted
+            self.groups.look = True
+            self._accounts.sort()
 
     def decide(self, state: State, now: float) -> Decision | None:
         """The next start, while the free capacity of the devices is known."""
@@ -109,11 +116,36 @@ class Packer:
         """A request's place on a device, with the share that it asks for; nothing is reserved yet."""
         return self._placement(request, request.need_bytes, self._accounts[device])
 
-    def extend(self, more: Plan) -> None:
-        """Adds the devices of a plan."""
-        waiting, plan = self._waiting, self._plan.with_more(more) if self._plan.devices else more
+    def is_short_of(self, device: Device, wanted: Collection[Device], more: int) -> bool:
+        """Whether trials wait that fit on a device, and more than the others have slots for that are held or wanted.
+
+        If none waits, as many ``more`` will.
+        """
+        account = self._accounts[device]
+        if account.allowed <= 0 or self.groups:
+            return account.allowed > 0
+        ram = self._accounts.ram_budgets.get(device.node_id, UNBOUNDED)
+        fitting = self._queue.first(account.budget, ram)
+        if not fitting and (self._queue or not more):
+            return False
+        need, host_bytes = (fitting[0], fitting[1].host_bytes) if fitting else (1, 0)
+        rooms = [one for one in self._accounts if not one.lost and one.free >= need]
+        rooms = [one for one in rooms if self._accounts.free_ram(one.device) >= host_bytes]
+        return len(self._queue) + more > sum(one.slots if one.device in wanted else one.open_slots for one in rooms)
+
+    def uses(self, device: Device) -> bool:
+        """Whether trials run on a device, or it is kept for ranks."""
+        account = self._accounts[device]
+        return bool(account.running or account.reservation or self.groups)
+
+    def extend(self, plan: Plan) -> None:
+        """Takes the first plan, or one that has the same devices and maybe others after them."""
+        waiting, before = self._waiting, self._plan
         self._plan = plan
-        self._accounts.add(more)
+        for device, had, now in zip(before.devices, before.at_first, plan.at_first):  # noqa: B905
+            if now > max(had, self._accounts[device].allowed):
+                self.allow(device, now)
+        self._accounts.add(plan)
         self._queue = Queue(
             memory_binds=plan.bound in ("memory", "RAM") or plan.guaranteed < plan.workers,
             largest=(plan.limits().device_bytes, max(plan.ram_budgets.values(), default=0)),
@@ -225,7 +257,7 @@ class Packer:
     def _next_before_ranks(self) -> tuple[Request, Placement] | None:
         """The next trial that will have ended when kept room is needed."""
         for account in self._accounts:
-            if account.reservation is None or account.full or account.slots <= 0:
+            if account.reservation is None or account.full or account.away or account.slots <= 0:
                 continue
             seconds = account.reservation.until - self._now
             if 0 < seconds < math.inf:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tuner.decisions.capacity import (
@@ -85,12 +85,6 @@ class Plan:
         largest = max((budget for _, budget, _ in places), default=0)
         return TrialLimits(largest, largest_ram(self.devices, self.ram_budgets), places)
 
-    def with_more(self, more: Plan) -> Plan:
-        """This plan with further devices after its own."""
-        names = ("devices", "budgets", "fits", "expected", "slots")
-        of_all = {name: getattr(self, name) + getattr(more, name) for name in names}
-        return replace(self, **of_all, ram_budgets={**self.ram_budgets, **more.ram_budgets})
-
     @property
     def ram_fits(self) -> Mapping[str, int]:
         """By node id, how many trials with the largest need of RAM each host has room for."""
@@ -137,16 +131,19 @@ def make_plan(
     host_needs: Sequence[int] = (),
     adaptive: bool = False,
     with_ranks: bool = False,
+    before: Plan | None = None,
+    lost: Collection[Device] = (),
 ) -> Plan:
     """Plans the number of trials that each device runs at once, and what limits it.
 
     ``needs`` are the bytes of each trial in any order, ``host_needs`` those of its host's RAM; ``buffer_bytes`` are
     left unused on each device. By default the workers share the cores as ``threads``. With ``adaptive`` a GPU has
     slots for more trials than cores, and with ``max_workers`` for that many. ``with_ranks`` says that some of them
-    are ranks of one trial. Raises ``InputError`` if no device or no host can hold the largest trial.
+    are ranks of one trial. No device gets fewer slots than ``before``, whose devices come first, and those that are
+    ``lost`` get none. Raises ``InputError`` if no device or no host can hold the largest trial.
     """
     footprint = max(1, *needs)
-    budgets = tuple(budget_bytes(device, buffer_bytes) for device in devices)
+    budgets = tuple(0 if device in lost else budget_bytes(device, buffer_bytes) for device in devices)
     fits = tuple(budget // footprint for budget in budgets)
     if not any(fits):
         raise InputError(does_not_fit(devices, budgets, footprint, buffer_bytes))
@@ -166,13 +163,19 @@ def make_plan(
         (sum(capacity), "CPU cores"),
     ]
     workers, bound = min(limits, key=lambda limit: limit[0])
-    expected = spread(workers, capacity, budgets)
+    had: dict[Device, tuple[int, int]] = {}
+    if before:  # what may run at once by then keeps within the user's bound
+        at_first = before.slots if max_workers else before.expected
+        had = dict(zip(before.devices, zip(at_first, before.slots, strict=True), strict=True))
+    had = {device: slots for device, slots in had.items() if device not in lost}
+    expected = spread(workers, capacity, budgets, [had.get(device, (0, 0))[0] for device in devices])
     more = 1 if packing == "uniform" else SLOTS_PER_FIT
     room = within_cores([more * fit for fit in by_memory], bound_to, MOST_PER_CORE if adaptive else 1)
     room = within_ram(room, devices, {node: more * most for node, most in in_ram.items()})
     room = list(map(max, room, expected))
     most = len(devices) + len(needs) if with_ranks else len(needs)  # ranks need a slot on each of several devices
-    slots = spread(min(max_workers or most, most, sum(room)), room, budgets, expected)
+    at_least = [max(at_once, had.get(device, (0, 0))[1]) for device, at_once in zip(devices, expected, strict=True)]
+    slots = spread(min(max_workers or most, most, sum(room)), room, budgets, at_least)
     return Plan(
         devices=tuple(devices),
         buffer_bytes=buffer_bytes,

@@ -9,7 +9,9 @@ asks them in this order. It matters: a suggestion that fits no device is dropped
     Sampled           what is tried next, if there is a search                ``tuner.study.sampled``
     StudyFeedback     which estimates of waiting trials were wrong            ``tuner.estimation.feedback``
     Pruning           which running trials end early                          ``tuner.study.pruning``
+    Replanning        how all devices are divided, as more is known           ``tuner.study.planning``
     ConcurrencyTuner  how many trials a GPU runs at once                      ``throughput.py``
+    Claims            which of a cluster's devices are held                   ``claims.py``
     Packer            which trial starts, where, and with how much memory     ``packer.py``
 """
 

@@ -76,7 +76,7 @@ class RankGroups:
                 rest = [account for account in self._accounts if not (account.reservation or account.lost)]
                 later[shape] = most_per_rank([one.device for one in rest], [one.budget for one in rest], shape)
             if mine and any(one.within_bounds >= need for one in mine):
-                kept_rooms = [(one, one.within_bounds, one.slots) for one in mine]
+                kept_rooms = [(one, one.within_bounds, one.slots) for one in mine if not one.away]
                 places = self._together(request, need, kept_rooms + [room for room in rooms if room[0] not in mine])
             elif need <= now[shape]:
                 places = self._together(request, need, rooms)
@@ -89,7 +89,8 @@ class RankGroups:
 
     def held_back(self) -> tuple[Request, Device] | None:
         """The next that would start without bounds, with what it needs of the device that lacks the most."""
-        whole = [(account, account.free, account.slots) for account in self._accounts if not account.lost]
+        there = [account for account in self._accounts if not (account.lost or account.away)]
+        whole = [(account, account.free, account.slots) for account in there]
         for *_, request, need, shape in self._order:
             if places := self._together(request, need, whole):
                 short = min(places, key=lambda account: account.within_bounds)

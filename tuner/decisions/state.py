@@ -60,7 +60,10 @@ class State:
     stories: HashTrieMap[str, str] = NOTHING  # the last ``STORY`` events that moved each trial
     plan: Plan | None = None  # how the devices are divided; None before trials may start
     bounds: Bounds | None = None  # their free capacity; None while nothing may start
+    joined: tuple[Device, ...] = ()  # those that are in no plan yet
     lost: frozenset[Device] = frozenset()
+    released: frozenset[Device] = frozenset()  # those of a cluster that are neither held nor wanted
+    wanted: frozenset[Device] = frozenset()
     stopping: bool = False
     number: int = 0  # of events so far
 
@@ -166,10 +169,20 @@ def _asked(state: State, event: Event, requests: Sequence[Request], **changes: A
 
 
 def _opened(state: State, event: events.Opened) -> State:
-    opened = _asked(state, event, event.requests, plan=event.plan)
+    opened = _asked(state, event, event.requests, plan=event.plan, released=_of_cluster(event.plan.devices))
     if forgotten := {*opened.waiting, *opened.delayed} - {request.trial.trial_id for request in event.requests}:
         raise IllegalEvent(_story(state, min(forgotten), event))
     return opened
+
+
+def _of_cluster(devices: Sequence[Device]) -> frozenset[Device]:
+    """Those that are to be asked for, as others may use them."""
+    return frozenset(device for device in devices if device.node_id)
+
+
+def _replanned(state: State, event: events.Replanned) -> State:
+    new = set(event.plan.devices).difference(state.plan.devices if state.plan else ())
+    return _with(state, plan=event.plan, joined=(), released=state.released | _of_cluster([*new]))
 
 
 def _runs_on(state: State, event: Event, trial_id: str, *, prune_asked: bool, **changes: Any) -> State:
@@ -200,7 +213,17 @@ def _retried(state: State, event: events.Retried) -> State:
 _CHANGES: dict[type, Callable[[State, Any], State]] = {
     events.Planned: lambda state, event: _asked(state, event, event.requests),
     events.Opened: _opened,
-    events.Joined: lambda state, event: _with(state, plan=state.plan and state.plan.with_more(event.plan)),
+    events.Joined: lambda state, event: _with(state, joined=state.joined + event.devices),
+    events.Replanned: _replanned,
+    events.Wanted: lambda state, event: _with(
+        state, released=state.released - {event.device}, wanted=state.wanted | {event.device}
+    ),
+    events.Held: lambda state, event: _with(
+        state, released=state.released - {event.device}, wanted=state.wanted - {event.device}
+    ),
+    events.Released: lambda state, event: _with(
+        state, released=state.released | {event.device}, wanted=state.wanted - {event.device}
+    ),
     events.CapacityObserved: lambda state, event: _with(state, bounds=event.bounds),
     events.Started: lambda state, event: _moved(
         state, event, {event.request.trial.trial_id: Running(event.request, event.placement)}, [event.request]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from statistics import mean, median
 
-from tuner.decisions.events import Allowed, Decision, Ended, Event, Joined, Opened, Reported, Started
+from tuner.decisions.events import Allowed, Decision, Ended, Event, Opened, Replanned, Reported, Started
 from tuner.decisions.state import State
 from tuner.trial import Device
 
@@ -54,7 +54,8 @@ class WorkerCount:
 
     def __init__(self, first: int, most: int, cores: int) -> None:
         """Begins with ``first`` workers and never has more than ``most``; ``cores`` is 0 if they are unknown."""
-        self._first, self._most, self._cores = first, most, cores
+        self._planned = self._first = first
+        self._most, self._cores = most, cores
         self.waiting = math.inf  # how many trials are still to start
         self._training: dict[str, float] = {}  # since when, by trial id
         self._seconds: list[float] = []  # how long trials trained that have ended
@@ -71,6 +72,12 @@ class WorkerCount:
     def workers(self) -> int:
         """How many trials may run at once now."""
         return self._here.workers
+
+    def may_be(self, first: int, most: int) -> None:
+        """A new plan has room for ``most``. It begins anew if that has more at first than before, and than now."""
+        if first > max(self._planned, self.workers):
+            self._first, self._before, self._here, self._settled = first, None, _Level(first), None
+        self._planned, self._most = first, most
 
     def trains(self, trial_id: str, now: float, after: float = 0.0) -> None:
         """A trial begins to train, so many seconds ``after`` its start. ``now`` is by a monotonic clock."""
@@ -212,10 +219,12 @@ class ConcurrencyTuner:
 
     def hear(self, state: State, event: Event) -> None:
         """Measures by reports and ends of trials."""
-        if isinstance(event, (Opened, Joined)) and self._on:
+        if isinstance(event, (Opened, Replanned)) and self._on:
             plan = event.plan
             for device, first, most in zip(plan.devices, plan.at_first, plan.slots, strict=True):
-                if device.kind == "cuda" and most:
+                if device.kind == "cuda" and device in self._counts:
+                    self._counts[device].may_be(first, most)
+                elif device.kind == "cuda" and most:
                     self._counts[device] = WorkerCount(first, most, device.cores)
         elif isinstance(event, Started) and self._counts:
             self._started[event.placement.trial.trial_id] = self._now

@@ -3,11 +3,11 @@
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, TypedDict, Unpack
 
-from tuner.decisions.events import DeviceLost
+from tuner.decisions.events import DeviceLost, Held, Joined
 from tuner.decisions.plan import Plan
 from tuner.decisions.state import State
 from tuner.execution.stop_requests import StopRequests
@@ -22,14 +22,7 @@ from tuner.workloads.task import Tasks
 Weights = Callable[[], bytes]
 
 
-@dataclass(frozen=True)
-class DevicesFound:
-    """The devices of a node that has joined the cluster."""
-
-    devices: tuple[Device, ...]
-
-
-Happening = Began | EpochReport | Question | Outcome | DevicesFound | DeviceLost
+Happening = Began | EpochReport | Question | Outcome | Joined | Held | DeviceLost
 ExecutorEvent = tuple[Happening, Weights]
 
 START_SECONDS = 300  # for a trial's process until the trial begins: importing torch from a slow drive takes a while
@@ -99,8 +92,15 @@ class Executor(ABC):
         self._stop_requests = StopRequests(checkpoints)
         self._stop_requests.reset()
 
-    def extend(self, plan: Plan) -> None:  # noqa: B027
-        """Prepares the devices of a plan that have joined the cluster; raises if they cannot be used."""
+    def replan(self, plan: Plan) -> None:  # noqa: B027
+        """Has another plan, with more slots or further devices."""
+
+    def claim(self, device: Device) -> bool:
+        """Asks for a device of the cluster; ``poll`` says when it is ``Held``, unless it is so at once."""
+        return True
+
+    def release(self, device: Device) -> None:  # noqa: B027
+        """Gives a device of the cluster back, on which nothing runs, or asks for it no more."""
 
     def demand(self, state: State, most: int | None = None) -> None:  # noqa: B027
         """Tells a cluster's autoscaler what running and waiting trials need, at most for ``most`` ranks."""

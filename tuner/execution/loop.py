@@ -17,22 +17,25 @@ from tuner.decisions.events import (
     Dropped,
     Ended,
     Event,
+    Held,
     Joined,
     Opened,
     Planned,
     PruneAsked,
+    Released,
+    Replanned,
     Reported,
     RetryReady,
     Started,
     Stopping,
+    Wanted,
 )
 from tuner.decisions.packer import Packer
-from tuner.decisions.plan import Plan
 from tuner.decisions.policies import LOG, Engine
 from tuner.decisions.state import State
-from tuner.errors import ExecutionError, joined, one_line, with_text
+from tuner.errors import ExecutionError, joined, with_text
 from tuner.execution.device_arbiter import DeviceArbiter
-from tuner.execution.executor import DevicesFound, Executor, Happening, Weights
+from tuner.execution.executor import Executor, Happening, Weights
 from tuner.execution.stall_detector import StallDetector
 from tuner.machine.caps import near_cap
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
@@ -40,6 +43,7 @@ from tuner.trial import GB, Began, Device, EpochReport, Outcome, Placement, Ques
 from tuner.values import Condition
 
 POLL_SECONDS = 0.5
+FREE_SECONDS = 3.0  # in which a free device of a cluster is held
 STOP_SECONDS = 10.0  # for checkpoints at the end of the study; a second signal ends the wait
 
 
@@ -90,8 +94,8 @@ class StudyLoop:
     constraints: Sequence[Condition] = ()
     known: Collection[str] = ()  # the figures, known before, that trials are compared by
     more: Callable[[], int] = lambda: 0  # how many trials a search may still suggest
-    plan_more: Callable[[State, tuple[Device, ...]], Plan | None] = lambda *_: None  # for devices that join
     most_workers: int | None = None
+    waits_since: float = 0.0  # for a device of a cluster; negative if that has been said
     why: str = ""  # a policy has ended the study
     gone: set[str] = field(default_factory=set)  # the ids of trials whose workers a signal to the study has ended
 
@@ -120,6 +124,7 @@ class StudyLoop:
                 self.stop()
                 raise EndedEarly(self.why)
             self.executor.demand(self.engine.state, self.most_workers)
+            self._say_what_is_waited_for()
             self.listen(self.interrupt.seconds_left(self._seconds_until_next()))
             self.listener.tick()
 
@@ -131,10 +136,17 @@ class StudyLoop:
             self.executor.submit(event.placement)
         elif isinstance(event, PruneAsked):
             self.executor.prune(event.trial_id)
+        elif isinstance(event, Replanned):
+            self.executor.replan(event.plan)
+        elif isinstance(event, Wanted):
+            if self.executor.claim(event.device):
+                self.take(Held(event.device))
+        elif isinstance(event, Released):
+            self.executor.release(event.device)
         elif isinstance(event, Stopping) and event.why:
             self.why = event.why
             self.listener.noted(f"the study ends: {event.why}")
-        elif isinstance(event, (Opened, Joined, Ended, Allowed, Planned, RetryReady)):
+        if isinstance(event, (Opened, Replanned, Held, Ended, Allowed, Planned, RetryReady)):
             self.changed = True
 
     def decide(self) -> None:
@@ -222,8 +234,11 @@ class StudyLoop:
             if happening.waits:
                 self.executor.answer(happening.trial_id, answer)
             self.stalls.hears(happening.trial_id)
-        elif isinstance(happening, DevicesFound):
-            self._join(happening.devices)
+        elif isinstance(happening, Held):
+            self.take(happening)
+        elif isinstance(happening, Joined) and not self.engine.state.stopping:
+            self.take(happening)
+            self.listener.noted(str(happening))
         elif isinstance(happening, DeviceLost):
             self._lose(happening)
         elif isinstance(happening, Outcome):
@@ -239,18 +254,15 @@ class StudyLoop:
                 Ended(outcome.trial, outcome.result, outcome.metrics, self.clock(), size, outcome, outcome.epochs)
             )
 
-    def _join(self, devices: tuple[Device, ...]) -> None:
-        """Uses the devices of a node that has joined, if a trial that is left fits there."""
-        state, names = self.engine.state, ", ".join(device.label for device in devices)
-        if state.stopping or (plan := self.plan_more(state, devices)) is None:
-            return
-        try:
-            self.executor.extend(plan)
-        except Exception as error:  # the study goes on without them
-            self.listener.noted(f"{names} cannot be used: {one_line(error)}")
-            return
-        self.take(Joined(plan))
-        self.listener.noted(f"{names} joined")
+    def _say_what_is_waited_for(self) -> None:
+        """Says once, before the first trial, that others use all devices of a cluster."""
+        state, now = self.engine.state, self.clock()
+        if state.wanted and not (state.running or state.reported or state.undecided or state.ended):
+            self.waits_since = self.waits_since or now
+            if 0 < self.waits_since <= now - FREE_SECONDS:
+                self.waits_since = -1.0
+                names = ", ".join(sorted(device.label for device in state.wanted))
+                self.listener.noted(f"others use {names}: the study starts with the first that becomes free")
 
     def _lose(self, happening: DeviceLost) -> None:
         self.take(happening)

@@ -110,7 +110,8 @@ def answered(answer: ObjectRef, node: Node, host: str) -> tuple[Device, ...]:
         devices: tuple[Device, ...] = ray.get(answer, timeout=PROBE_SECONDS)
     except (ray.exceptions.RayError, InputError) as error:
         raise InputError(f"node {host} cannot report its devices: {last_line(str(error))}") from error
-    return tuple(replace(device, host=host) for device in limited_by_ray(devices, node))
+    free = ray._private.state.available_resources_per_node().get(node["NodeID"], {})
+    return tuple(replace(device, host=host) for device in limited_by_ray(devices, node, free))
 
 
 def detect(choice: DeviceChoice) -> tuple[Device, ...]:
@@ -165,19 +166,29 @@ def on_node(function: Callable[..., object], node_id: str) -> Remote[ObjectRef]:
     return task.options(num_cpus=0, max_retries=0, scheduling_strategy=pinned)
 
 
-def limited_by_ray(devices: Sequence[Device], node: Node) -> list[Device]:
-    """A node's devices, limited to the GPUs, CPUs and memory that Ray has there."""
-    resources = node["Resources"]
+def limited_by_ray(devices: Sequence[Device], node: Node, free: Mapping[str, float]) -> list[Device]:
+    """A node's devices, limited to the GPUs, CPUs and memory that Ray has there.
+
+    Of a node that is free in part, that part is taken. For one without a free device the study waits.
+    """
+    resources: Mapping[str, float] = node["Resources"]
     cpus = int(resources.get("CPU", 0))
     gpus = [device for device in devices if device.kind == "cuda"][: min(cpus, int(resources.get("GPU", 0)))]
+    each = cpus // max(1, len(gpus))
+    free_cpus, free_gpus, memory = (
+        int(free.get("CPU", 0)),
+        min(len(gpus), int(free.get("GPU", 0))),
+        resources.get("memory", 0.0),
+    )
+    if free_cpus >= 1 and (free_gpus if gpus else free.get("memory")):
+        each, memory = min(each, free_cpus // max(1, free_gpus)), free.get("memory", memory)
     limited = []
     for device in gpus or [device for device in devices if device.kind == "cpu"]:
-        cores = min(device.cores, max(1, cpus // max(1, len(gpus))))
-        total = device.total_bytes if gpus else min(device.total_bytes, int(resources.get("memory", 0)))
-        free = min(device.free_bytes, total)
+        cores = min(device.cores, max(1, each))
+        total = device.total_bytes if gpus else min(device.total_bytes, int(memory))
         ram = min(device.ram_bytes, int(resources.get("memory", device.ram_bytes)))
         usable = replace(device, node_id=node["NodeID"], cores=cores, ram_bytes=ram)
-        limited.append(replace(usable, total_bytes=total, free_bytes=free))
+        limited.append(replace(usable, total_bytes=total, free_bytes=min(device.free_bytes, total)))
     return limited
 
 

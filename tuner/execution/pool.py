@@ -1,17 +1,14 @@
-"""A device's warm workers: Ray actors with equal parts of the resources that are reserved on the device."""
+"""A device's warm workers: Ray actors within the resources that are reserved on the device."""
 
-import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from tuner.decisions.plan import Plan
-from tuner.errors import ExecutionError
 from tuner.execution.nodes import PlacementGroup, WorkerHandle
 from tuner.trial import Device, Placement
 
-READY_SECONDS = 60
-RAY_STEP = 10_000  # Ray counts resources in units of 1 / RAY_STEP
+# The share of its GPU that an actor takes in Ray, which then makes it visible. How many there are is up to the plan,
+# which may change: what is reserved cannot grow, and an actor keeps what it has.
+GPU_SHARE = 0.001
 NODE_LABEL = "ray.io/node-id"
 
 MakeWorker = Callable[[Device, Mapping[str, object]], WorkerHandle]  # from a device and options for the actor
@@ -23,7 +20,7 @@ class WorkerPool:
 
     device: Device
     bundle: Mapping[str, float]  # the resources that Ray reserves for all workers
-    slots: int  # the number of workers that share the bundle
+    slots: int  # the number of workers that share the bundle now
     budget_bytes: int  # the device's memory for trials and idle workers
     node_id: str
     make: MakeWorker
@@ -32,18 +29,27 @@ class WorkerPool:
     _living: list[WorkerHandle] = field(default_factory=list)
     _reserved: dict[WorkerHandle, int] = field(default_factory=dict)  # bytes, by busy worker
 
-    def reserve(self) -> PlacementGroup:
-        """Requests the bundle on the device's node without waiting for it.
+    def reserve(self) -> None:
+        """Requests the bundle on the device's node without waiting for it, unless it has been requested.
 
         Each device has a placement group of its own, so that losing one with its node does not affect the others.
+        Ray's autoscaler sees it while it waits, and it ends with this process.
         """
+        if self._group is not None:
+            return
         from ray.util import placement_group
 
-        group: PlacementGroup = placement_group(
-            [dict(self.bundle)], bundle_label_selector=[{NODE_LABEL: self.node_id}]
-        )
-        self._group = group
-        return group
+        self._group = placement_group([dict(self.bundle)], bundle_label_selector=[{NODE_LABEL: self.node_id}])
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether Ray has reserved the bundle."""
+        return self._group is not None and is_ready(self._group)
+
+    def exchange(self, other: "WorkerPool") -> None:
+        """Gives what it has reserved to another pool, and takes what that has asked for: Ray chooses the GPU."""
+        self._group, other._group = other._group, self._group
+        self.reserve()
 
     def take(self, placement: Placement, *, new: bool) -> tuple[WorkerHandle, bool]:
         """A worker for a trial, and whether it is new. A ``new`` one replaces an idle one if no slot is free.
@@ -56,7 +62,7 @@ class WorkerPool:
             self.end(self._idle[0])
         if warm is None and self._idle and len(self._living) >= self.slots:
             self.end(self._idle[0])
-        worker = warm or self.make(self.device, self._options())
+        worker = warm or self.make(self.device, self.options())
         if warm is None:
             self._living.append(worker)
         self._reserved[worker] = placement.limit_bytes
@@ -89,57 +95,25 @@ class WorkerPool:
             remove_placement_group(self._group)
             self._group = None
 
-    def _options(self) -> dict[str, object]:
-        """A worker's resources: parts of the bundle, rounded down so that the last worker fits as well."""
+    def options(self) -> dict[str, object]:
+        """Ray's options of what runs in the bundle."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        parts = {name: math.floor(self.bundle[name] / self.slots * RAY_STEP) / RAY_STEP for name in ("CPU", "GPU")}
         return {
-            "num_cpus": parts["CPU"],
-            "num_gpus": parts["GPU"],
-            "memory": int(self.bundle["memory"] / self.slots),
-            "max_restarts": 0,
+            "num_cpus": 0,
+            "num_gpus": GPU_SHARE if self.bundle["GPU"] else 0,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, 0),
         }
 
 
-def make_pools(
-    plan: Plan, nodes: Mapping[Device, str], memory_bytes: Mapping[str, int], make: MakeWorker
-) -> dict[Device, WorkerPool]:
-    """A pool for each device that the plan uses; nothing is reserved yet.
+def is_ready(group: PlacementGroup) -> bool:
+    """Whether Ray has reserved what a placement group asks for."""
+    from ray.util import placement_group_table
 
-    ``nodes`` has the id of each device's node, ``memory_bytes`` the memory that Ray has on each node.
-    """
-    pools = {}
-    for device, slots, budget in zip(plan.devices, plan.slots, plan.budgets, strict=True):
-        if slots:
-            node = nodes[device]
-            bundle = _bundle(device, slots * plan.threads, min(budget, memory_bytes[node]))
-            pools[device] = WorkerPool(device, bundle, slots, budget, node, make)
-    return pools
+    return bool(placement_group_table(group)["state"] == "CREATED")
 
 
-def reserve(pools: Sequence[WorkerPool], seconds: float) -> None:
-    """Reserves the devices of all pools, within this time.
-
-    Raises:
-        ExecutionError: Ray has too few free resources.
-    """
-    import ray
-
-    deadline = time.monotonic() + seconds
-    for pool, group in [(pool, pool.reserve()) for pool in pools]:
-        if not group.wait(max(0.0, deadline - time.monotonic())):
-            available = ray.available_resources()
-            raise ExecutionError(
-                f"Ray has {available.get('CPU', 0):g} CPUs and {available.get('GPU', 0):g} GPUs free, not the "
-                f"{ {name: f'{size:g}' for name, size in pool.bundle.items() if size} } that the plan needs for "
-                f"{pool.device.label}: end other programs that use it"
-            )
-
-
-def _bundle(device: Device, threads: int, memory_bytes: int) -> dict[str, float]:
-    """The resources to reserve for a device: its GPU or its memory, and a CPU for each thread if there are enough."""
+def bundle_of(device: Device, most: int, memory_bytes: int) -> dict[str, float]:
+    """The resources to reserve for a device: its GPU or its memory, and at ``most`` so many of its CPUs."""
     gpu = device.kind == "cuda"
-    cpus = min(threads, device.cores)
-    return {"CPU": float(cpus), "GPU": float(gpu), "memory": 0.0 if gpu else float(memory_bytes)}
+    return {"CPU": float(min(most, device.cores)), "GPU": float(gpu), "memory": 0.0 if gpu else float(memory_bytes)}

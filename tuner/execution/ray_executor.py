@@ -1,16 +1,14 @@
 """Trials on Ray's core: a placement group for each device, and warm workers that divide it between them."""
 
 import logging
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Unpack
 
-from tuner.decisions.events import DeviceLost
+from tuner.decisions.events import DeviceLost, Joined
 from tuner.decisions.plan import Plan
 from tuner.decisions.state import State
 from tuner.errors import ExecutionError, InputError
@@ -18,7 +16,6 @@ from tuner.execution.child import Worker as Worker
 from tuner.execution.cluster import RayConnection, StartedRay, join_cluster, last_line, local_ray
 from tuner.execution.executor import (
     START_SECONDS,
-    DevicesFound,
     Executor,
     ExecutorEvent,
     ExecutorOptions,
@@ -39,8 +36,9 @@ from tuner.execution.nodes import (
     on_one_machine,
     usable_nodes,
 )
-from tuner.execution.pool import READY_SECONDS, WorkerPool, make_pools, reserve
+from tuner.execution.pool import WorkerPool, bundle_of
 from tuner.execution.rank_group import RankGroup, meeting_at
+from tuner.execution.reservations import Reservations
 from tuner.execution.weights import weights_of
 from tuner.execution.worker_failures import RunningTrial, WorkerFailures, end_processes, raised_in_worker
 from tuner.machine.caps import worker_environment
@@ -53,8 +51,6 @@ from tuner.workloads.task import Tasks
 
 LOG = logging.getLogger("tuner.decisions")
 EVENT_SECONDS = 30
-JOIN_SECONDS = 10  # for a node that has joined to give its devices
-DEMAND_SECONDS = 5  # between two requests to the autoscaler, at least
 WEIGHTS_SECONDS = 60
 ANSWERS = "answers"  # the group of a worker's calls that need not wait for its trial
 
@@ -80,13 +76,13 @@ class RayExecutor(Executor):
         self._pools: dict[Device, WorkerPool] = {}
         self._nodes: dict[Device, str] = {}  # the id of each device's node
         self._lost: set[Device] = set()
+        self._data: object = None  # what workers have of the tasks
+        self._by_name = True  # whether they map the files of this machine
         self._files: list[BinaryIO] = []  # that workers map as they start
         self._running: dict[Stream, RunningTrial] = {}
         self._events: list[ExecutorEvent] = []  # for the next poll
         self._groups: dict[str, RankGroup] = {}  # the trials of several ranks, by id
         self._choice: DeviceChoice = "auto"
-        self._has_asked = False  # whether the autoscaler was asked for nodes
-        self._ask_again = 0.0  # monotonic seconds
         self._joining: dict[ObjectRef, tuple[Node, str]] = {}  # by what will say which devices a node has
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
@@ -115,7 +111,7 @@ class RayExecutor(Executor):
         self._connection.wait()
 
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
-        """Waits for Ray, reserves the plan's devices and makes the data ready for workers."""
+        """Waits for Ray, and makes the data ready for workers. Devices of a cluster are asked for by ``claim``."""
         super().open(tasks, plan, checkpoints)
         self.prepare(plan.devices)
         self.wait()
@@ -127,58 +123,49 @@ class RayExecutor(Executor):
         remote = ray.remote(concurrency_groups={ANSWERS: 1}) if asking else ray.remote
         self._actor: Remote[WorkerHandle] = remote(self.worker_class)
         self._watch, self._tasks = NodeWatch(device.node_id for device in plan.devices), dict(tasks)
+        self._reservations = Reservations(self._pools, self._watch)
         self._failures = WorkerFailures(self._watch, caps=self._options.caps)
-        self.extend(plan)
+        self.replan(plan)
 
-    def extend(self, plan: Plan) -> None:
-        """Reserves the plan's devices, and sends data to nodes of further machines."""
+    def replan(self, plan: Plan) -> None:
+        """Has pools of workers for the plan's devices, and sends data to nodes of further machines."""
         nodes: list[Node] = self._ray.nodes()
         own_node, memory = self._watch.own_node, {n["NodeID"]: int(n["Resources"].get("memory", 0)) for n in nodes}
         where = {device: device.node_id or own_node for device in plan.devices}
         one_machine = on_one_machine(nodes, {own_node, *where.values()})
-        if not self._pools or not one_machine:  # those that have pools are served
+        if self._data is None or (self._by_name and not one_machine):
             codes = [task.workload.code for task in self._tasks.values() if not is_built_in(task.workload)]
             with sent_by_value([] if one_machine else codes):
                 # One object, as Ray does not resolve references within containers. It shares arrays nevertheless.
-                shared = put(self._tasks, self._files, one_machine=one_machine)
-                self._shared = (shared, plan.threads, self._options)
-        pools = make_pools(plan, where, memory, self._make)
-        try:
-            reserve(list(pools.values()), JOIN_SECONDS if self._pools else READY_SECONDS)
-            self._failures.watch({pool.node_id for pool in pools.values()})
-        except BaseException:
-            for pool in pools.values():
-                pool.close()
-            raise
+                self._data, self._by_name = put(self._tasks, self._files, one_machine=one_machine), one_machine
+        self._shared = (self._data, plan.threads, self._options)
+        for device, slots, budget in zip(plan.devices, plan.slots, plan.budgets, strict=True):
+            if pool := self._pools.get(device):
+                pool.slots = max(slots, pool.slots)
+            elif slots and device not in self._lost:
+                node = where[device]
+                most = plan.threads * (plan.max_workers or device.cores)
+                bundle = bundle_of(device, most, min(budget, memory[node]) if node in memory else budget)
+                self._pools[device] = WorkerPool(device, bundle, slots, budget, node, self._make)
+                if not device.node_id:  # of an own Ray
+                    self._pools[device].reserve()
+        self._failures.watch({pool.node_id for pool in self._pools.values()})
         self._nodes |= where
         self._addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes}
-        self._pools |= pools
+
+    def claim(self, device: Device) -> bool:
+        """Asks for a device of the cluster; ``poll`` says when it is ``Held``."""
+        self._reservations.claim(device)
+        return False
+
+    def release(self, device: Device) -> None:
+        """Ends the device's idle workers, and gives it back."""
+        self._reservations.release(device)
 
     def demand(self, state: State, most: int | None = None) -> None:
-        """Asks for nodes that have room for all at once; Ray keeps to the cluster's own bounds.
-
-        Ray has one such request for the whole cluster, so it is made again while trials wait.
-        """
-        now, plan = time.monotonic(), state.plan
-        if self._address is None or plan is None or now < self._ask_again or not (state.waiting or self._has_asked):
-            return
-        self._ask_again = now + DEMAND_SECONDS
-        bundles: list[dict[str, float]] = []
-        kind, cores = plan.devices[0].kind, max(device.cores for device in plan.devices)
-        for request in islice(chain((run.request for run in state.running.values()), state.waiting.values()), 1000):
-            share = math.ceil(100 * min(1.0, request.need_bytes / plan.limits().device_bytes)) / 100
-            # A type of nodes need not say its memory, so a share of RAM is asked for as a share of the cores.
-            cpus = plan.threads if kind == "cuda" else max(plan.threads, share * cores)
-            bundles += request.trial.ranks * [{"CPU": float(cpus), **({"GPU": share} if kind == "cuda" else {})}]
-        self._tell(bundles[:most] if state.waiting else [])
-
-    def _tell(self, bundles: list[dict[str, float]]) -> None:
-        from ray.autoscaler.sdk import request_resources
-
-        if self._watch.head_answers:
-            with suppress(self._ray.exceptions.RayError, RuntimeError):  # that the head is gone is noticed elsewhere
-                request_resources(bundles=bundles)
-                self._has_asked = bool(bundles)
+        """Has Ray's autoscaler see which trials wait."""
+        if self._address is not None:
+            self._reservations.demand(state, most)
 
     def submit(self, placement: Placement) -> None:
         """Starts a trial on an idle worker of its device; on a new one if there is none."""
@@ -193,15 +180,22 @@ class RayExecutor(Executor):
         """At most one event of each trial; waits for the first for at most ``timeout_seconds``."""
         for run in self._running.values():
             shorten(self._options.log(run.placement.log))
-        streams, answers = list(self._running), [*self._failures.references, *self._joining]
+        streams, asked = list(self._running), self._reservations.references
+        answers = [*self._failures.references, *self._joining, *asked]
+        timeout_seconds = min(timeout_seconds, self._reservations.seconds_until_look)
         if not (streams or answers or self._events):
             time.sleep(timeout_seconds)
         ready = self._ready([*streams, *answers], 0.0 if self._events else timeout_seconds)
         for stream in filter(ready.__contains__, streams):
             self._receive(stream)
         for answer in filter(ready.__contains__, answers):
-            self._emit(self._failures.answered(answer) if answer not in self._joining else self._found(answer))
+            if answer in asked:
+                self._emit(self._reservations.answered(answer))
+            else:
+                self._emit(self._found(answer) if answer in self._joining else self._failures.answered(answer))
         self._check_health()
+        for held in self._reservations.look():
+            self._emit(held)
         self._end_groups()
         events, self._events = self._events, []
         return events
@@ -232,8 +226,6 @@ class RayExecutor(Executor):
             )
             for pool in self._pools.values() if reachable else ():
                 pool.close()
-            if self._has_asked:
-                self._tell([])
         self._running.clear()
         self._groups.clear()
         self._pools.clear()
@@ -327,10 +319,10 @@ class RayExecutor(Executor):
                 run.pool.end(run.worker)
                 self._emit(run.lost("failed", "worker", f"its worker did not start within {START_SECONDS} s"))
 
-    def _found(self, answer: ObjectRef) -> DevicesFound | None:
+    def _found(self, answer: ObjectRef) -> Joined | None:
         """The devices of a node that has joined; None if it does not tell."""
         try:
-            return DevicesFound(answered(answer, *self._joining.pop(answer)))
+            return Joined(answered(answer, *self._joining.pop(answer)))
         except InputError as error:
             LOG.debug("%s", error)
             return None
@@ -344,6 +336,7 @@ class RayExecutor(Executor):
         self._end_groups()  # first, as the loss of the last device ends the study
         for device in devices:
             self._lost.add(device)
+            self._reservations.forget(device)
             self._emit(DeviceLost(device, reason))
             if device in self._pools and self._watch.head_answers:
                 self._pools[device].close()

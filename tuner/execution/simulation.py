@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
+from tuner.decisions.claims import Claims
 from tuner.decisions.events import Opened
 from tuner.decisions.packer import Packer
 from tuner.decisions.plan import Plan
@@ -83,7 +84,7 @@ def simulate(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request
     """Simulates a study in which each trial takes ``seconds(request)``, above 0, and what it was estimated to."""
     took = {request.trial.trial_id: seconds(request) for request in requests}
     executor, packer = SimulatedExecutor(lambda placement: took[placement.trial.trial_id]), Packer()
-    engine = Engine(State(), [Retrying(RetryPolicy(), lambda *_: None), packer])
+    engine = Engine(State(), [Retrying(RetryPolicy(), lambda *_: None), Claims(packer), packer])
     loop = StudyLoop(engine, packer, executor, Listener(), clock=executor.clock)
     loop.take(Opened(plan, tuple(requests)))
     loop.run()

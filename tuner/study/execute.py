@@ -23,7 +23,6 @@ from tuner.reporting import phases
 from tuner.reporting.console import in_notebook
 from tuner.reporting.progress import NotebookProgress, StudyProgress
 from tuner.spec.settings import Settings
-from tuner.study.planning import plan_more
 from tuner.study.prepare import Steering, Study, own_bytes
 from tuner.study.recorder import Recorder
 from tuner.trial import KNOWN
@@ -90,7 +89,6 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, context: RunCont
         known=[name for name in settings.metric if name in KNOWN],
         more=lambda: source.left,
         most_workers=settings.most_workers,
-        plan_more=lambda state, devices: plan_more(state, devices, settings, source.left),
     )
     try:
         with (

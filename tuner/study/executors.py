@@ -44,7 +44,8 @@ def for_plan(executor: Executor, plan: Plan, settings: Settings) -> Executor:
 
         if ray.is_initialized():
             return executor
-    if executor.started or sum(plan.slots) > 1:
+    may_be_more = settings.estimates_memory and plan.bound in ("memory", "RAM")  # once peaks are known
+    if executor.started or sum(plan.slots) > 1 or may_be_more:
         from tuner.execution.cluster import usable_base
 
         usable_base()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import cycle, islice
 
 from tuner.decisions.capacity import limited
+from tuner.decisions.events import Corrected, Decision, DeviceLost, Event, Joined, Replanned
 from tuner.decisions.plan import Plan, make_plan, need_bytes
 from tuner.decisions.state import State
 from tuner.errors import InputError, ParameterError, option
@@ -14,9 +15,9 @@ from tuner.estimation.overheads import measured_context
 from tuner.machine.leases import with_leased
 from tuner.reporting.texts import count_text
 from tuner.spec.settings import Settings
-from tuner.study.needs import Needs, limits_of
+from tuner.study.needs import Needs
 from tuner.study.ranks import check_place, refusal
-from tuner.trial import GB, MOST_TRIALS, NODES, RANKS, Config, Configuration, Device, History, Request, Trial, title
+from tuner.trial import GB, MOST_TRIALS, NODES, RANKS, Config, Configuration, Device, Request, Trial, title
 from tuner.workloads.base import Trainable, Workload, numeric_hyperparameter
 from tuner.workloads.task import Selection
 
@@ -115,7 +116,13 @@ def _with_remedies(error: InputError, needs: Needs, requests: Sequence[Request])
     return InputError(f"{whose}{error.text}: {remedy}")
 
 
-def _plan_of(devices: Sequence[Device], requests: Sequence[Request], settings: Settings) -> Plan:
+def _plan_of(
+    devices: Sequence[Device],
+    requests: Sequence[Request],
+    settings: Settings,
+    before: Plan | None = None,
+    lost: Collection[Device] = (),
+) -> Plan:
     ranks = [request for request in requests for _ in range(request.trial.ranks)]
     return make_plan(
         devices,
@@ -127,32 +134,52 @@ def _plan_of(devices: Sequence[Device], requests: Sequence[Request], settings: S
         host_needs=[request.host_bytes for request in ranks],
         adaptive=settings.adaptive_workers,
         with_ranks=len(ranks) > len(requests),
+        before=before,
+        lost=lost,
     )
 
 
-def plan_more(state: State, devices: Sequence[Device], settings: Settings, more: int) -> Plan | None:
-    """A plan for devices that join a study, on which no trial's memory was estimated.
+class Replanning:
+    """Plans all devices again when more is known of what trials take, or devices have joined.
 
-    None if no remaining trial can use them. A search may suggest this many ``more``; they are taken to be like those
-    before.
+    So a device that was too small for a first guess is used, and more trials run at once where they fit.
     """
-    plan, remaining = state.plan, state.left
-    assert plan is not None, "the study has been opened"
-    alike = remaining or [run.request for run in state.running.values()]
-    devices = usable([device for device in devices if device.kind == plan.devices[0].kind], settings)
-    limits = replace(limits_of(devices, settings), places=())
-    least = plan.footprint_bytes if plan.packing == "uniform" else 0  # what each is given, but for a retry
-    fitting = [one for one in alike if limits.fits(replace(one, need_bytes=max(one.need_bytes, least)))]
-    fitting = [replace(one, need_bytes=least or one.need_bytes, history=History()) for one in fitting]
-    requests = list(islice(cycle(fitting), max(len(fitting) if remaining else 0, more) if fitting else 0))
-    there = sum(slots for device, slots in zip(plan.devices, plan.slots, strict=True) if device not in state.lost)
-    workers = None if settings.most_workers is None else max(0, settings.most_workers - there)
-    if not requests or workers == 0:
-        return None
-    try:
-        return _plan_of(devices, requests, settings.changed(max_workers=workers, threads=plan.threads))
-    except InputError:
-        return None
+
+    def __init__(self, settings: Settings, more: Callable[[], int]) -> None:
+        """A search may suggest as many ``more`` trials, which are taken to be like those before."""
+        self._settings, self._more = settings, more
+        self._due = False
+
+    def hear(self, state: State, event: Event) -> None:
+        """Needs have changed, or devices have come or gone."""
+        self._due |= isinstance(event, (Corrected, Joined, DeviceLost))
+
+    def decide(self, state: State, now: float) -> Decision | None:
+        """Another plan, if it has more devices or more slots."""
+        if not self._due or state.plan is None or state.stopping:
+            return None
+        self._due, plan = False, state.plan
+        alike = [*state.waiting.values()] or [run.request for run in state.running.values()]
+        joined = usable([device for device in state.joined if device.kind == plan.devices[0].kind], self._settings)
+        if not alike or not (joined or self._may_grow(state, alike)):
+            return None
+        alike = [replace(one, need_bytes=min(one.need_bytes, state.limits.device_bytes)) for one in alike]
+        number = len(state.left) + len(state.running) + self._more()
+        requests, devices = list(islice(cycle(alike), number)), (*plan.devices, *joined)
+        try:
+            again = _plan_of(devices, requests, self._settings, plan, state.lost)
+        except InputError:  # the largest fits nowhere any more
+            return None
+        most = self._settings.most_workers
+        within = most is None or sum(again.slots) <= max(most, sum(plan.slots))
+        return Replanned(again) if within and (joined or sum(again.slots) > sum(plan.slots)) else None
+
+    def _may_grow(self, state: State, alike: Sequence[Request]) -> bool:
+        """Whether some device has fewer slots than the smallest trials that would fit."""
+        plan, least = state.plan, max(1, min(one.need_bytes for one in alike))
+        assert plan is not None, "the study has been opened"
+        each = zip(plan.devices, plan.budgets, plan.slots, strict=True)
+        return any(device not in state.lost and budget // least > slots for device, budget, slots in each)
 
 
 def _planned_bytes(request: Request, settings: Settings) -> int:

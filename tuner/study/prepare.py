@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from tuner.decisions.claims import Claims
 from tuner.decisions.constraints import STEP, known_figures
 from tuner.decisions.events import Dropped
 from tuner.decisions.packer import Packer
@@ -38,7 +39,7 @@ from tuner.spec.settings import Settings
 from tuner.spec.study_spec import StudySpec
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
 from tuner.study.needs import Estimates, Needs, unwanted
-from tuner.study.planning import check_estimate, plan_requests, to_trials, usable
+from tuner.study.planning import Replanning, check_estimate, plan_requests, to_trials, usable
 from tuner.study.population import Population
 from tuner.study.pruning import Pruning
 from tuner.study.resume import check_same, description, events_of, with_batches_of, with_code
@@ -222,7 +223,8 @@ def _steering(loaded: Loaded, needs: Needs, estimates: Estimates) -> Steering:
     stopping = StudyStopping(objectives_of(tasks), settings.limits)
     adapts = settings.adaptive_workers and settings.max_workers is None
     concurrency = ConcurrencyTuner(on=adapts, more=lambda: source.left)
-    policies: list[Policy] = [retrying, stopping, source, feedback, pruning, concurrency, packer]
+    again, claims = Replanning(settings, lambda: source.left), Claims(packer, lambda: source.left)
+    policies: list[Policy] = [retrying, stopping, source, feedback, pruning, again, concurrency, claims, packer]
     engine = Engine(State(needs.limits), policies)
     if planned := source.planned():
         engine.take(planned)

@@ -21,7 +21,6 @@ from tuner.decisions.retry import RetryPolicy
 from tuner.errors import InputError, one_line
 from tuner.estimation.calibration import with_headroom
 from tuner.execution.nodes import Node
-from tuner.execution.pool import RAY_STEP
 from tuner.spec.commands import Estimate
 from tuner.spec.settings import Settings
 from tuner.trial import GB, MB, MOST_GB, Device, MemoryEstimate, Request, Trial
@@ -29,6 +28,7 @@ from tuner.trial import GB, MB, MOST_GB, Device, MemoryEstimate, Request, Trial
 # The CPU memory that a process of Tune takes beyond a worker of tuner: ray.tune, pandas, and pyarrow for checkpoints.
 # With few tensors, ``tests/support/tune_mnist.py`` took 470 MiB.
 TUNE_BYTES = 120 * MB
+RAY_STEP = 10_000  # Ray counts resources in units of 1 / RAY_STEP
 
 
 @dataclass(frozen=True)
