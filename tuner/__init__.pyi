@@ -781,7 +781,8 @@ def run(
         in_process: Train one trial after another in this process, without Ray: it starts fastest, and a debugger works.
         fresh_processes: Run each trial in a new process, so that nothing of an earlier trial is left in it: on, off, or
             auto, which does so on the CPU, where it costs milliseconds.
-        address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
+        address: Join this Ray cluster: auto or HOST:PORT; local starts a Ray of the study's own. By default RAY_ADDRESS,
+            else local.
         skip_too_large: Leave out configurations that fit on no device, and list them as too_large, instead of refusing
             all.
         output: The study's folder, new or empty. By default a new one under results/.
@@ -953,7 +954,8 @@ def tune_hyperparameters_parallel(
         in_process: Train one trial after another in this process, without Ray: it starts fastest, and a debugger works.
         fresh_processes: Run each trial in a new process, so that nothing of an earlier trial is left in it: on, off, or
             auto, which does so on the CPU, where it costs milliseconds.
-        address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
+        address: Join this Ray cluster: auto or HOST:PORT; local starts a Ray of the study's own. By default RAY_ADDRESS,
+            else local.
         output: The study's folder, new or empty. By default a new one under results/.
         resume: Continue the study in this folder. Its options are kept, except those that are given now.
         report: Write report.html, a page of plots and tables, at the end.

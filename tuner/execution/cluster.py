@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import ExecutionError, InputError, ParameterError, TunerError, one_line
+from tuner.errors import ExecutionError, InputError, ParameterError, TunerError, one_line, option
 from tuner.machine.caps import environment
 from tuner.machine.interrupts import SIGNALS, take_back
 from tuner.machine.private_folder import NAME_LENGTH, SOCKET_BYTES, private_folder, usable_bases
@@ -23,7 +23,7 @@ from tuner.machine.processes import LOG_BYTES, end_tree, port_answers, time_made
 from tuner.trial import MB, Device
 
 PORT_SECONDS = 3
-ANSWER_SECONDS = 10
+ANSWER_SECONDS = 60  # on a slow machine Python alone takes several to start
 CLUSTER_SECONDS = 60  # to join it
 CURRENT_CLUSTER = "ray_current_cluster"  # Ray's file with the address
 
@@ -32,7 +32,7 @@ PROCESSES = {
     **{"RAY_ROTATION_MAX_BYTES": str(LOG_BYTES), "RAY_ROTATION_BACKUP_COUNT": "1"},  # of each process's output
     "RAY_kill_child_processes_on_worker_exit": "false",  # a worker ends them, but those that remove shared memory
 }
-STOP_SECONDS = 30
+STOP_SECONDS = 60
 JOIN_SECONDS = 3.0  # for Ray's C++ library to connect to what we have started
 OWN_STOP_SECONDS = 1.0  # for our own Ray to end by itself; a study that is broken off does not wait for it
 INTERRUPTED = 130  # the exit code
@@ -319,16 +319,28 @@ def ray_folder() -> Path:
 def find_address(address: str) -> str:
     """The "HOST:PORT" of an address; "auto" is looked up where Ray's tools look."""
     if address == "auto":
-        address, file = os.environ.get("RAY_ADDRESS", ""), ray_folder() / CURRENT_CLUSTER
+        address, file = os.environ.get("RAY_ADDRESS", "auto"), ray_folder() / CURRENT_CLUSTER
         with suppress(OSError):
-            address = address or file.read_text().strip()
-        if not address:
+            address = file.read_text().strip() if address in ("", "auto", "local") else address
+        if address in ("", "auto", "local"):
             missing = f"RAY_ADDRESS is not set, and there is no {file}"
             raise ParameterError("address", "auto", missing, "is Ray started here?")
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 2**16:
-        raise ParameterError("address", address, "not of the form HOST:PORT, such as 10.0.0.1:6379")
+        rule = "not of the form HOST:PORT, such as 10.0.0.1:6379"
+        if address == os.environ.get("RAY_ADDRESS"):
+            raise InputError(f"RAY_ADDRESS={address}: {rule}: unset it, or give {option('address', 'local')}")
+        raise ParameterError("address", address, rule)
     return address
+
+
+def connected() -> str | None:
+    """The address of the Ray to which this process is connected; None if there is none."""
+    if "ray" not in sys.modules:
+        return None
+    import ray  # waits for a thread that still imports it
+
+    return str(ray.get_runtime_context().gcs_address) if ray.is_initialized() else None
 
 
 @contextmanager

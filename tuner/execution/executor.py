@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from tuner.decisions.events import DeviceLost, Held, Joined
 from tuner.decisions.plan import Plan
@@ -52,7 +52,6 @@ class ExecutorOptions(TypedDict, total=False):
 class Executor(ABC):
     """Runs placed trials: in Ray's workers, or in this process."""
 
-    starting: ClassVar[str] = "starting"  # what it does before the first trial begins to train
     _options = TrialOptions()
     _stop_requests = StopRequests(None)
 
@@ -69,6 +68,11 @@ class Executor(ABC):
             InputError: there is no such device or cluster, or a node does not report its devices.
         """
         return detect_with_idle_cores(choice)
+
+    @property
+    def starting(self) -> str:
+        """What it does before the first trial begins to train."""
+        return "starting"
 
     def prepare(self, devices: Sequence[Device]) -> None:  # noqa: B027  # most have none
         """May start slow work in the background, before there is a plan."""

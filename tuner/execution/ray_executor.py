@@ -13,7 +13,7 @@ from tuner.decisions.plan import Plan
 from tuner.decisions.state import State
 from tuner.errors import ExecutionError, InputError
 from tuner.execution.child import Worker as Worker
-from tuner.execution.cluster import RayConnection, StartedRay, join_cluster, last_line, local_ray
+from tuner.execution.cluster import RayConnection, StartedRay, connected, join_cluster, last_line, local_ray
 from tuner.execution.executor import (
     START_SECONDS,
     Executor,
@@ -60,7 +60,6 @@ Stream = Iterator[ObjectRef]  # of a trial's events
 class RayExecutor(Executor):
     """Runs placed trials in warm worker processes; each worker keeps its device and its share until it ends."""
 
-    starting: ClassVar[str] = "starting Ray"
     worker_class: ClassVar[type[Worker]] = Worker
 
     def __init__(self, *, address: str | None = None, **options: Unpack[ExecutorOptions]) -> None:
@@ -87,6 +86,7 @@ class RayExecutor(Executor):
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         """This machine's devices, or those of all nodes of the cluster, which it joins."""
+        self._address = self._address or connected()
         if self._address is None:
             return super().devices(choice)
         self._connection = self._connection or join_cluster(self._address)
@@ -99,6 +99,11 @@ class RayExecutor(Executor):
             started = StartedRay()
             connection = local_ray(devices, self._environment(devices[0]), started)
             self._connection = RayConnection(connection, started)
+
+    @property
+    def starting(self) -> str:
+        """What it does before the first trial begins to train."""
+        return "starting Ray" if self._address is None else "starting workers"
 
     @property
     def started(self) -> bool:

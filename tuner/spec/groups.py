@@ -282,7 +282,9 @@ class StudyOptions(Training, PackingOptions, Retries, Caps, EarlyEnd, title="Exe
         "auto, which does so on the CPU, where it costs milliseconds.",
     )
     address: str | None = field(
-        None, "Join this Ray cluster: auto or HOST:PORT.", Terminal("auto|HOST:PORT", unset="a local Ray is started")
+        None,
+        "Join this Ray cluster: auto or HOST:PORT; local starts a Ray of the study's own.",
+        Terminal("auto|HOST:PORT|local", unset="RAY_ADDRESS, else local"),
     )
 
 

@@ -132,6 +132,12 @@ class Settings(
         return self.model_memory_gb is None and self.memory_gb is None
 
     @property
+    def cluster(self) -> str | None:
+        """The Ray cluster to join: ``address``, or where that is not given ``RAY_ADDRESS``; None for none."""
+        address = self.address or (None if self.in_process else os.environ.get("RAY_ADDRESS"))
+        return None if address in ("local", "") else address
+
+    @property
     def most_suggestions(self) -> int:
         """How many trials a search may suggest, with those that break constraints."""
         return (self.num_samples or 0) * (1 + INFEASIBLE * bool(self.constraints))

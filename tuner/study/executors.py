@@ -1,6 +1,5 @@
 """Chooses where a study's trials run: in this process, in a child process, or in Ray's workers."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,13 +19,13 @@ def make_executor(settings: Settings) -> Executor:
         return InProcessExecutor(**_options(settings))
     from tuner.execution.ray_executor import RayExecutor
 
-    return RayExecutor(address=settings.address, **_options(settings))
+    return RayExecutor(address=settings.cluster, **_options(settings))
 
 
 def several_expected(settings: Settings, devices: Sequence[Device], trials: int) -> bool:
     """Whether the plan will have several workers, as far as that is known without estimates."""
     most = min(settings.most_workers or trials, trials, sum(device.cores or trials for device in devices))
-    return most > 1 or settings.address is not None
+    return most > 1 or settings.cluster is not None
 
 
 def for_plan(executor: Executor, plan: Plan, settings: Settings) -> Executor:
@@ -37,17 +36,14 @@ def for_plan(executor: Executor, plan: Plan, settings: Settings) -> Executor:
     """
     from tuner.execution.ray_executor import RayExecutor
 
-    if not isinstance(executor, RayExecutor) or settings.address is not None:
+    if not isinstance(executor, RayExecutor) or settings.cluster is not None:
         return executor
-    if "ray" in sys.modules:
-        import ray  # waits for a thread that still imports it
+    from tuner.execution.cluster import connected, usable_base
 
-        if ray.is_initialized():
-            return executor
+    if connected():
+        return executor
     may_be_more = settings.estimates_memory and plan.bound in ("memory", "RAM")  # once peaks are known
     if executor.started or sum(plan.slots) > 1 or may_be_more:
-        from tuner.execution.cluster import usable_base
-
         usable_base()
         _check_hidden()
         return executor

@@ -54,6 +54,9 @@ def show_plan(console: Console, study: Study) -> None:
         *left_out(study),
         *study.notes,
     ]
+    if study.settings.cluster and not study.settings.address:
+        own = f"{option('address', 'local')} starts a Ray of the study's own"
+        lines.append(labelled("cluster", f"{study.settings.cluster}, by RAY_ADDRESS; {own}"))
     if study.requests:
         lines.append(processes_line(study.plan, study.tasks, study.settings))
     if study.left:

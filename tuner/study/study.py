@@ -54,7 +54,7 @@ def run_study(spec: StudySpec, executor: Executor | None = None) -> StudyResult:
         decisions = started.enter_context(DecisionLog())
         started.enter_context(closing(executor))
         with interrupt.at_once():  # nothing is written yet, and the user's own code may be stuck
-            phases.show("looking for devices")
+            phases.show(f"joining the cluster {settings.cluster}" if settings.cluster else "looking for devices")
             devices = executor.devices(settings.device)
         several = several_expected(settings, devices, loaded.most_trials)
         if several and loaded.settings.estimates_memory and not settings.dry_run:
