@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
+from rpds import HashTrieMap
 
 from tuner.decisions.events import Concluded, Ended, Reported, Stopping
-from tuner.decisions.state import State
+from tuner.decisions.state import Running, State
 from tuner.decisions.stopping import EndLimits, StudyStopping
 from tuner.errors import spelled
 from tuner.objective import Objective
-from tuner.trial import EpochReport, Outcome, Status, Trial
+from tuner.trial import Device, EpochReport, MemoryEstimate, Outcome, Placement, Request, Status, Trial
 
 
 def why(limits: EndLimits, ends: Iterable[tuple[Status, float | None, str]], *, hopeless: bool = False) -> str:
@@ -50,6 +52,25 @@ def test_a_study_ends_if_its_first_trials_fail_alike(
     reason = why(EndLimits(fail_fast=3), ends)
     assert reason.startswith(expected) and bool(reason) == bool(expected)
     assert why(EndLimits(fail_fast=0), ends) == ""
+
+
+def test_trials_that_fail_alike_on_one_node_do_not_end_those_on_others(gpu_16gb: Device) -> None:
+    bad, good = (
+        Placement(
+            Trial(node, "net", node, {}, 0), MemoryEstimate.given(1), replace(gpu_16gb, node_id=node), 0.1, 1, 1
+        )
+        for node in ("bad", "good")
+    )
+    running = HashTrieMap({"good": Running(Request(good.trial, good.estimate, 1), good)})
+    stopping = StudyStopping({"net": Objective("loss")}, EndLimits(fail_fast=2))
+    outcome = Outcome(bad.trial, "failed", bad, error="no file")
+    for state, why in (
+        (State(running=running), "NoneType"),
+        (State(running=running), "NoneType"),
+        (State(), "Stopping"),
+    ):
+        stopping.hear(state, Concluded(Ended(outcome.trial, outcome.result, {}, outcome=outcome)))
+        assert type(stopping.decide(state, 0.0)).__name__ == why
 
 
 def test_a_trial_of_an_earlier_process_that_never_ran_does_not_count() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import cloudpickle
 import numpy as np
 import psutil
 import pytest
@@ -24,7 +27,15 @@ from tuner.errors import DataError, InputError
 from tuner.execution import cluster as joining
 from tuner.execution.cluster import RayConnection, find_address, join_cluster
 from tuner.execution.mapped_arrays import loaded, put, unpack
-from tuner.execution.nodes import crash_signal, limited_by_ray, on_one_machine, oom_kills
+from tuner.execution.nodes import (
+    cluster_devices,
+    crash_signal,
+    differences,
+    limited_by_ray,
+    on_one_machine,
+    oom_kills,
+    teller,
+)
 from tuner.execution.ray_executor import RayExecutor
 from tuner.objective import Objective
 from tuner.spec.settings import Settings
@@ -82,6 +93,39 @@ def test_every_node_tells_what_it_has_within_what_ray_may_give_away(joined: RayE
     assert all(device.total_bytes == GB and device.cores == 1 for device in devices)
     with pytest.raises(InputError, match="device='cuda': none of the cluster's 2 nodes has a GPU"):
         joined.devices("cuda")
+
+
+@pytest.mark.long
+@pytest.mark.ray
+def test_a_node_that_lacks_a_package_is_left_out_with_a_line_that_names_both(
+    two_nodes: Any, joined: RayExecutor
+) -> None:
+    left_out = list[str]()
+    with pytest.raises(InputError, match=r"node .* is left out: it has no nowhere: install .*; node .* is left out"):
+        cluster_devices("cpu", ["numpy", "nowhere"], left_out)
+    assert len(left_out) == 2
+    assert cluster_devices("cpu", ["numpy"], []) == joined.devices("cpu")
+
+
+def test_a_node_is_compared_by_what_trials_need() -> None:
+    ours = teller(["numpy", "nowhere"])()
+    assert ours.keys() == {"Python", "tuner", "torch", "numpy", "nowhere"}
+    theirs = {**ours, "tuner": "", "torch": "1.0", "numpy": "", "Python": "3.0"}
+    said = differences({**ours, "tuner": "abc"}, theirs)
+    assert said == [
+        f"Python 3.0, not {ours['Python']}",
+        "no tuner",
+        f"torch 1.0, not {ours['torch']}",
+        "no numpy",
+        "no nowhere",
+    ]
+    assert differences({"tuner": "a"}, {"tuner": "b"}) == ["another tuner"]
+
+
+def test_a_node_without_tuner_can_tell_that_it_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = cloudpickle.dumps(teller([]))
+    monkeypatch.setitem(sys.modules, "tuner", None)
+    assert pickle.loads(sent)()["tuner"] == ""  # noqa: S301  # our own
 
 
 @pytest.mark.long

@@ -55,13 +55,14 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Further devices have joined a cluster. The next plan has them."""
+    """Further devices have joined a cluster. The next plan has them. Without any, a node is left out."""
 
     devices: tuple[Device, ...]
+    why: str = ""  # it is left out
 
     def __str__(self) -> str:
         """The text for the user."""
-        return f"{', '.join(device.label for device in self.devices)} joined"
+        return self.why or f"{', '.join(device.label for device in self.devices)} joined"
 
 
 @dataclass(frozen=True, slots=True)

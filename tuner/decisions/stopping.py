@@ -31,6 +31,7 @@ class StudyStopping:
         self._why = ""
         # The errors of the first trials, without numbers; None once a trial has not failed.
         self._alike: list[str] | None = []
+        self._nodes: set[str] = set()  # the ids of those on which they ran
         self._served = False  # whether a trial has reported the metric
         self._fronts: dict[str, list[tuple[float, ...]]] = {}  # of each workload's trials, as losses
         self._since = 0  # trials since the best one
@@ -43,7 +44,7 @@ class StudyStopping:
             if not self._served:
                 self._why = f"no trial can succeed: {event.outcome.error}"
         elif isinstance(event, Concluded) and event.ended.trial.attempt:  # else it was dropped, and never ran
-            self._failing(event.ended)
+            self._failing(state, event.ended)
             self._improving(event.ended)
 
     def decide(self, state: State, now: float) -> Decision | None:
@@ -53,17 +54,22 @@ class StudyStopping:
             why = f"the best has not improved in {self._since} trials"
         return Stopping(why) if why and not state.stopping else None
 
-    def _failing(self, ended: Ended) -> None:
+    def _failing(self, state: State, ended: Ended) -> None:
         if ended.result.status != "failed" or ended.result.lost:
             self._alike = None
         if self._alike is None or ended.outcome is None:  # of an earlier process
             return
+        self._nodes |= {ended.outcome.placement.device.node_id} if ended.outcome.placement else set()
         self._alike.append(NUMBER.sub("#", ended.outcome.error))
         count = len(self._alike)
         if len(set(self._alike)) > 1:
             self._alike = None
-        elif count == self._limits.fail_fast:
+        elif (most := self._limits.fail_fast) and count >= most and not self._elsewhere(state):
             self._why = f"the first {count} trials have failed alike: {ended.outcome.error}"
+
+    def _elsewhere(self, state: State) -> bool:
+        """Whether trials run on other nodes than those that have failed: it may be the node that fails."""
+        return any(run.placement.device.node_id not in self._nodes for run in state.running.values())
 
     def _improving(self, ended: Ended) -> None:
         objective, target = self._objectives[ended.trial.workload], self._limits.target

@@ -52,11 +52,14 @@ class ExecutorOptions(TypedDict, total=False):
 class Executor(ABC):
     """Runs placed trials: in Ray's workers, or in this process."""
 
+    left_out: list[str]  # which nodes of a cluster, and why
+    packages: Callable[[], Sequence[str]]  # finds those that the trials' code imports
     _options = TrialOptions()
     _stop_requests = StopRequests(None)
 
     def __init__(self, **options: Unpack[ExecutorOptions]) -> None:
         """Starts nothing yet."""
+        self.left_out, self.packages = [], list
         self._fresh: FreshProcesses = options.get("fresh_processes", "auto")
         self._allocator = allocator_environment(options.get("expandable_segments", False))
         self._options = TrialOptions(options.get("caps", True), None, options.get("checkpoint_seconds", 60.0))

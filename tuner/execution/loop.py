@@ -30,6 +30,7 @@ from tuner.decisions.events import (
     Stopping,
     Wanted,
 )
+from tuner.decisions.node_failures import NodeFailures
 from tuner.decisions.packer import Packer
 from tuner.decisions.policies import LOG, Engine
 from tuner.decisions.state import State
@@ -96,6 +97,7 @@ class StudyLoop:
     more: Callable[[], int] = lambda: 0  # how many trials a search may still suggest
     most_workers: int | None = None
     waits_since: float = 0.0  # for a device of a cluster; negative if that has been said
+    of_nodes: NodeFailures = field(default_factory=NodeFailures)
     why: str = ""  # a policy has ended the study
     gone: set[str] = field(default_factory=set)  # the ids of trials whose workers a signal to the study has ended
 
@@ -228,6 +230,8 @@ class StudyLoop:
             self.stalls.hears(happening.trial_id, happening.epoch)
             if happening.again and happening.epoch <= self.engine.state.reported.get(happening.trial_id, 0):
                 return
+            if happening.metrics:
+                self.of_nodes.served.add(running[happening.trial_id].placement.device.node_id)
             self.take(Reported(happening, self.clock()))
         elif isinstance(happening, Question):
             answer = self._answer(happening)
@@ -246,13 +250,18 @@ class StudyLoop:
             if self.interrupt.requested and happening.status == "failed":  # Ctrl-C ends the workers, too
                 self.gone.add(happening.trial.trial_id)
                 return
-            outcome = constrained(self._unless_starved(happening), self.constraints, self.known)
+            judged, lost = self.of_nodes.judge(self._unless_starved(happening), self.engine.state)
+            outcome = constrained(judged, self.constraints, self.known)
             assert outcome.placement is not None
             self.listener.append(outcome, weights)
             size = outcome.placement.estimate.predicted_bytes or 0
             self.take(
                 Ended(outcome.trial, outcome.result, outcome.metrics, self.clock(), size, outcome, outcome.epochs)
             )
+            for one in lost:
+                self._lose(one)
+                if one.device not in {place.device for place in self._placements()}:
+                    self.executor.release(one.device)
 
     def _say_what_is_waited_for(self) -> None:
         """Says once, before the first trial, that others use all devices of a cluster."""

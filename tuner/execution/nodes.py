@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NewType, Protocol, TypedDict, TypeVar
+from typing import NewType, Protocol, TypedDict, TypeVar, cast
 
 from tuner.errors import InputError, ParameterError
 from tuner.execution.cluster import PORT_SECONDS, last_line
-from tuner.machine.devices import DeviceChoice, detect_with_idle_cores
+from tuner.machine.devices import DeviceChoice
 from tuner.machine.processes import port_answers, signal_text
 from tuner.trial import Device
 
@@ -67,16 +67,25 @@ class Node(TypedDict):
     Resources: dict[str, float]
 
 
-def cluster_devices(choice: DeviceChoice) -> tuple[Device, ...]:
+def cluster_devices(
+    choice: DeviceChoice, packages: Sequence[str] = (), left_out: list[str] | None = None
+) -> tuple[Device, ...]:
     """The devices of all nodes of the connected cluster, as the nodes see them.
 
-    "auto" means GPUs if any node has one, else the nodes' RAM. Nodes without a CPU in Ray are left out.
+    "auto" means GPUs if any node has one, else the nodes' RAM. Nodes without a CPU in Ray are left out. So are those
+    that do not answer or lack what trials need, of which a text is added to ``left_out``.
 
     Raises:
-        InputError: a node does not answer, or there is no such device.
+        InputError: every node is left out, or there is no such device.
     """
-    nodes = usable_nodes()
-    devices = [device for answer, node in ask(nodes, nodes, choice).items() for device in answered(answer, *node)]
+    nodes, devices, left_out = usable_nodes(), list[Device](), [] if left_out is None else left_out
+    for answer, node in ask(nodes, nodes, choice, packages).items():
+        try:
+            devices += answered(answer, *node)
+        except InputError as error:
+            left_out.append(error.text)
+    if left_out and not devices:
+        raise InputError("; ".join(left_out))
     gpus = [device for device in devices if device.kind == "cuda"]
     if choice == "cuda" and not gpus:
         raise ParameterError("device", choice, f"none of the cluster's {len(nodes)} nodes has a GPU that Ray may use")
@@ -92,11 +101,25 @@ def usable_nodes() -> list[Node]:
     return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
 
 
-def ask(nodes: Sequence[Node], usable: Sequence[Node], choice: DeviceChoice) -> dict[ObjectRef, tuple[Node, str]]:
-    """Asks nodes for their devices: by the answer to come, each with its name among all that are ``usable``."""
-    hosts = _hosts(usable)
+def ask(
+    nodes: Sequence[Node], usable: Sequence[Node], choice: DeviceChoice, packages: Sequence[str]
+) -> dict[ObjectRef, tuple[Node, str]]:
+    """Asks nodes for their devices: by the answer to come, each with its name among all that are ``usable``.
+
+    A node must have what this one has: tuner, Python, torch and the ``packages``.
+    """
+    hosts, look = _hosts(usable), teller(packages)
+    ours = look()
+
+    def tell(choice: DeviceChoice) -> tuple[dict[str, str], tuple[Device, ...]]:
+        if (found := look()) != ours:
+            return found, ()
+        from tuner.machine.devices import detect
+
+        return found, detect(choice)
+
     return {
-        on_node(detect, node["NodeID"]).remote(node_choice): (node, hosts[node["NodeID"]])
+        on_node(tell, node["NodeID"]).remote(node_choice): (node, hosts[node["NodeID"]])
         for node in nodes
         if node["NodeID"] in hosts and (node_choice := _choice_of(node, choice))
     }
@@ -107,21 +130,52 @@ def answered(answer: ObjectRef, node: Node, host: str) -> tuple[Device, ...]:
     import ray
 
     try:
-        devices: tuple[Device, ...] = ray.get(answer, timeout=PROBE_SECONDS)
+        found, devices = cast(tuple[dict[str, str], tuple[Device, ...]], ray.get(answer, timeout=PROBE_SECONDS))
     except (ray.exceptions.RayError, InputError) as error:
-        raise InputError(f"node {host} cannot report its devices: {last_line(str(error))}") from error
+        raise InputError(
+            f"node {host} is left out: it does not report its devices: {last_line(str(error))}"
+        ) from error
+    if lacks := differences(teller(list(found))(), found):
+        raise InputError(f"node {host} is left out: it has {', '.join(lacks)}: install there what is here")
     free = ray._private.state.available_resources_per_node().get(node["NodeID"], {})
     return tuple(replace(device, host=host) for device in limited_by_ray(devices, node, free))
 
 
-def detect(choice: DeviceChoice) -> tuple[Device, ...]:
-    """The devices of this node; empty if the choice is "cuda" and there are no GPUs."""
-    try:
-        return detect_with_idle_cores(choice)
-    except InputError:
-        if choice == "cuda":
-            return ()
-        raise
+def teller(packages: Sequence[str]) -> Callable[[], dict[str, str]]:
+    """A function that tells the versions of what a node has; empty texts stand for what it lacks.
+
+    It needs no tuner there: functions within functions are sent with their code.
+    """
+
+    def look() -> dict[str, str]:
+        import hashlib
+        import sys
+        from importlib import metadata, util
+        from pathlib import Path
+
+        found = {"Python": "{}.{}".format(*sys.version_info)}
+        for name in ("tuner", "torch", *packages):
+            spec = util.find_spec(name) if name != "Python" else None
+            found.setdefault(name, "here" if spec else "")
+        if found["torch"]:
+            found["torch"] = metadata.version("torch").partition("+")[0]
+        if (spec := util.find_spec("tuner")) and spec.origin:
+            files = sorted(Path(spec.origin).parent.rglob("*.py"))
+            found["tuner"] = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:8]
+        return found
+
+    return look
+
+
+def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """What a node has that differs from what this one has, in words."""
+    texts = []
+    for name, version in ours.items():
+        if not theirs.get(name):
+            texts.append(f"no {name}")
+        elif theirs[name] != version:
+            texts.append("another tuner" if name == "tuner" else f"{name} {theirs[name]}, not {version}")
+    return texts
 
 
 def oom_kills(vmstat: Path = VMSTAT) -> int:

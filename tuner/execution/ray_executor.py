@@ -1,6 +1,5 @@
 """Trials on Ray's core: a placement group for each device, and warm workers that divide it between them."""
 
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -49,7 +48,6 @@ from tuner.workloads.base import is_built_in
 from tuner.workloads.pickling import sent_by_value
 from tuner.workloads.task import Tasks
 
-LOG = logging.getLogger("tuner.decisions")
 EVENT_SECONDS = 30
 WEIGHTS_SECONDS = 60
 ANSWERS = "answers"  # the group of a worker's calls that need not wait for its trial
@@ -82,6 +80,7 @@ class RayExecutor(Executor):
         self._events: list[ExecutorEvent] = []  # for the next poll
         self._groups: dict[str, RankGroup] = {}  # the trials of several ranks, by id
         self._choice: DeviceChoice = "auto"
+        self._packages: Sequence[str] = ()
         self._joining: dict[ObjectRef, tuple[Node, str]] = {}  # by what will say which devices a node has
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
@@ -91,7 +90,9 @@ class RayExecutor(Executor):
             return super().devices(choice)
         self._connection = self._connection or join_cluster(self._address)
         self._choice = choice
-        return cluster_devices(choice)
+        self._packages = self.packages()
+        self.left_out = []
+        return cluster_devices(choice, self._packages, self.left_out)
 
     def prepare(self, devices: Sequence[Device]) -> None:
         """Begins to start a local Ray with these devices, unless it is connected to one."""
@@ -315,7 +316,7 @@ class RayExecutor(Executor):
             self._lose_node(node, reason)
         if self._address:
             joined, self._watch.joined = self._watch.joined, []
-            self._joining |= ask(joined, usable_nodes(), self._choice) if joined else {}
+            self._joining |= ask(joined, usable_nodes(), self._choice, self._packages) if joined else {}
         for outcome in self._failures.overdue():
             self._emit(outcome)
         for stream, run in list(self._running.items()):
@@ -324,13 +325,12 @@ class RayExecutor(Executor):
                 run.pool.end(run.worker)
                 self._emit(run.lost("failed", "worker", f"its worker did not start within {START_SECONDS} s"))
 
-    def _found(self, answer: ObjectRef) -> Joined | None:
-        """The devices of a node that has joined; None if it does not tell."""
+    def _found(self, answer: ObjectRef) -> Joined:
+        """The devices of a node that has joined, or why it is left out."""
         try:
             return Joined(answered(answer, *self._joining.pop(answer)))
         except InputError as error:
-            LOG.debug("%s", error)
-            return None
+            return Joined((), error.text)
 
     def _lose_node(self, node: str, reason: str) -> None:
         """Reports the loss of a node's trials and devices once."""

@@ -88,6 +88,16 @@ def detect_with_idle_cores(choice: DeviceChoice = "auto") -> tuple[Device, ...]:
     return devices if idle is None else tuple(replace(device, idle_cores=idle // len(devices)) for device in devices)
 
 
+def detect(choice: DeviceChoice) -> tuple[Device, ...]:
+    """The devices of this machine; empty if the choice is "cuda" and there are no GPUs."""
+    try:
+        return detect_with_idle_cores(choice)
+    except InputError:
+        if choice == "cuda":
+            return ()
+        raise
+
+
 def idle_cores() -> int | None:
     """How many of the CPU cores that this process may use are idle within ``IDLE_SECONDS``; None if unknown."""
     busy = psutil.cpu_percent(IDLE_SECONDS, percpu=True)

@@ -7,6 +7,7 @@
 
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 
 from tuner.errors import in_python
 from tuner.execution.executor import Executor
@@ -26,6 +27,7 @@ from tuner.study.prepare import load, prepare
 from tuner.study.result import StudyResult, learn_from
 from tuner.study.show import show_end, show_live_page, show_monitoring, show_needs, show_plan
 from tuner.study.study_json import open_folder, to_record
+from tuner.workloads.packages import installed
 
 
 def run_study(spec: StudySpec, executor: Executor | None = None) -> StudyResult:
@@ -53,6 +55,8 @@ def run_study(spec: StudySpec, executor: Executor | None = None) -> StudyResult:
         started.callback(remove_compiled_folder)
         decisions = started.enter_context(DecisionLog())
         started.enter_context(closing(executor))
+        codes = [getattr(task.workload, "path", task.workload.code) for task in loaded.tasks.values()]
+        executor.packages = partial(installed, codes)
         with interrupt.at_once():  # nothing is written yet, and the user's own code may be stuck
             phases.show(f"joining the cluster {settings.cluster}" if settings.cluster else "looking for devices")
             devices = executor.devices(settings.device)
@@ -63,6 +67,7 @@ def run_study(spec: StudySpec, executor: Executor | None = None) -> StudyResult:
             executor.prepare(devices)
         with interrupt.at_once():
             study, steering = prepare(loaded, devices)
+            study = replace(study, notes=[*study.notes, *executor.left_out])
             show_plan(console, study)
             if settings.dry_run:
                 show_needs(console, study)

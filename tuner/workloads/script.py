@@ -24,6 +24,7 @@ from tuner.machine.processes import adopt_descendants, end_descendants, free_por
 from tuner.trial import Config
 from tuner.workloads.command_line import SCRIPT, CommandLine, name_of
 from tuner.workloads.output import LOOK_SECONDS, Output, Reports, failure
+from tuner.workloads.packages import imported
 from tuner.workloads.program import HEAVY
 from tuner.workloads.session import Session
 
@@ -51,7 +52,7 @@ class Script(CommandLine):
             tree = ast.parse(text, str(path))
         except (SyntaxError, ValueError) as error:
             raise InputError(f"{path}: the script cannot be read: {one_line(error)}") from error
-        names = _imported(tree, self.path.parent, set())
+        names = imported(tree, self.path.parent, set())
         self.imports = tuple(name for name in HEAVY if name in names)
 
     def run(self, config: Config, data: object, session: Session) -> None:
@@ -112,22 +113,6 @@ def _looking(reports: Reports) -> Iterator[None]:
                 raise
         if raised:
             raise raised[0]
-
-
-def _imported(tree: ast.Module, folder: Path, names: set[str]) -> set[str]:
-    """The packages that a script and the modules in its folder import, found without running them."""
-    packages = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            packages |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            packages.add(node.module.partition(".")[0])
-    new = packages - names
-    names |= new
-    for name in new:
-        with suppress(OSError, SyntaxError, ValueError):  # no such module in the folder, or one that cannot be parsed
-            _imported(ast.parse((folder / f"{name}.py").read_bytes()), folder, names)
-    return names
 
 
 class Command(CommandLine):
