@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.decisions.events import Corrected, Planned
+from tuner.decisions.events import Corrected, Planned, Reported
 from tuner.decisions.plan import make_plan, need_bytes
 from tuner.decisions.state import State, apply
 from tuner.errors import InputError
@@ -80,6 +80,20 @@ def test_the_first_trials_differ_and_have_room_while_the_others_are_estimated_by
     assert corrected.estimate.context_bytes == IDLE
     assert corrected.estimate.reserved_bytes == pytest.approx(expected, rel=0.2)
     assert IDLE + expected < corrected.need_bytes < 2 * GB
+
+
+def test_first_trials_keep_no_more_room_than_a_device_has_on_which_they_would_fit() -> None:
+    feedback, requests = begin(sized())
+    small = replace(DEVICE, node_id="small", total_bytes=2 * GB, free_bytes=2 * GB)
+    for devices, need in (([DEVICE], 8 * GB), ([DEVICE, small], 2 * GB)):
+        plan = make_plan(devices, [8 * GB], packing="per-trial", buffer_bytes=0)
+        waits = requests[FIRST - 1]
+        state = apply(State(), Planned((waits, requests[0]), {}))
+        state = replace(state, plan=plan)
+        feedback.hear(state, Reported(report(requests[0], 2, IDLE + footprint(100) + len(devices)), 0.0))
+        corrected = feedback.decide(state, 0.0)
+        assert isinstance(corrected, Corrected)
+        assert corrected.requests[waits.trial.trial_id].need_bytes == need
 
 
 def test_a_later_larger_peak_replaces_an_earlier_one() -> None:

@@ -215,11 +215,20 @@ class StudyFeedback:
             return None
         ids = sorted(state.waiting)
         some = ids[:: max(1, len(ids) // SAMPLED)]
-        new = {trial_id: self.correct(state.waiting[trial_id]) for trial_id in some}
+        new = {trial_id: self._for_all(state, trial_id) for trial_id in some}
         if len(some) < len(ids):
             changes = any(_changes(state.waiting[trial_id], request) for trial_id, request in new.items())
-            new = {trial_id: self.correct(state.waiting[trial_id]) for trial_id in ids} if changes else {}
+            new = {trial_id: self._for_all(state, trial_id) for trial_id in ids} if changes else {}
         return Corrected({name: request for name, request in new.items() if request != state.waiting[name]})
+
+    def _for_all(self, state: State, trial_id: str) -> Request:
+        """The corrected request. Ample room, which first trials keep, ends where it would leave a device unused."""
+        request, plan = self.correct(state.waiting[trial_id]), state.plan
+        least = need_bytes(request.estimate)
+        if plan is None or not request.estimate.is_learned or request.history.out_of_memory:
+            return request
+        left = [size for one, size in zip(plan.devices, plan.budgets, strict=True) if one not in state.lost]
+        return replace(request, need_bytes=min([request.need_bytes, *(size for size in left if size >= least)]))
 
     def _take(self, trial: Trial, changed: bool, state: State) -> None:
         """Fits at once what has changed, and not when it is needed, so that a resumed study has the same fits."""

@@ -263,7 +263,7 @@ class NodeWatch:
         self.own_node: str = ray.get_runtime_context().get_node_id()
         self._head = ray.get_runtime_context().gcs_address
         self._looked = self._answered = time.monotonic()
-        self._alive = {self.own_node, *filter(None, planned)}
+        self.alive = {self.own_node, *filter(None, planned)}  # the ids of nodes that are there, or have died
         self.joined: list[Node] = []  # those that have joined since; whoever uses them takes them out
         self._died: dict[str, str] = {}
 
@@ -286,8 +286,8 @@ class NodeWatch:
         if port_answers(self._head, PORT_SECONDS):  # else ``ray.nodes`` would hang
             self._answered = time.monotonic()
             nodes: dict[str, Node] = {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"]}
-            self.joined += [node for node_id, node in nodes.items() if node_id not in self._alive]
-            self._alive |= nodes.keys()
+            self.joined += [node for node_id, node in nodes.items() if node_id not in self.alive]
+            self.alive |= nodes.keys()
             alive, reason = set(nodes), "its node died"
             if self.own_node not in alive:  # Ray then ends every worker that this process has
                 alive, reason = set(), "the node that tuner runs on died"
@@ -295,7 +295,7 @@ class NodeWatch:
             alive, reason = set(), f"Ray's head at {self._head} does not answer"
         else:
             return
-        self._died |= {node_id: reason for node_id in self._alive - alive if node_id not in self._died}
+        self._died |= {node_id: reason for node_id in self.alive - alive if node_id not in self._died}
 
 
 def _choice_of(node: Node, choice: DeviceChoice) -> DeviceChoice | None:

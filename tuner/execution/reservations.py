@@ -8,7 +8,7 @@ from itertools import islice
 from tuner.decisions.events import Held
 from tuner.decisions.state import State
 from tuner.execution.nodes import LOOK_SECONDS, NodeWatch, ObjectRef, PlacementGroup
-from tuner.execution.pool import WorkerPool, is_ready
+from tuner.execution.pool import NODE_LABEL, WorkerPool, is_ready
 from tuner.trial import Device
 
 SOON_SECONDS = 3  # in which a free device is reserved
@@ -91,7 +91,7 @@ class Reservations:
     def demand(self, state: State, most: int | None = None) -> None:
         """Has a placement group wait for each trial that waits, but those for which a device is asked.
 
-        It is removed once it has a place, as the node's devices are then asked for as a whole.
+        It is removed once it has a place.
         """
         now, plan = time.monotonic(), state.plan
         if plan is None or now < self._ask_again or not self._watch.head_answers:
@@ -116,7 +116,9 @@ class Reservations:
                 kept.append((bundle, group))
             else:
                 remove_placement_group(group)
-        self._demanded = [*kept, *((bundle, placement_group([bundle])) for bundle in bundles)]
+        # On a node that joins: those that are there are asked for as a whole, and are others', too.
+        new = {NODE_LABEL: f"!in({','.join(sorted(self._watch.alive))})"}
+        self._demanded = kept + [(one, placement_group([one], bundle_label_selector=[new])) for one in bundles]
 
 
 def gpu_ids() -> set[str]:
