@@ -184,3 +184,7 @@ class MissingMetric(WorkloadError):
 
 class ExecutionError(TunerError, RuntimeError):
     """The run itself cannot continue, through no fault of a trial."""
+
+
+class DevicesLost(ExecutionError):
+    """Every device of a study is lost, as with the head of its cluster. Its folder has all that was done."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import tuner
 import tuner.optuna
 from tests.support.commands import said
 from tuner.decisions.events import Concluded, Reported
+from tuner.errors import DevicesLost
+from tuner.execution.in_process import InProcessExecutor
+from tuner.trial import EpochReport
 
 OPTIONS: dict[str, Any] = {"metric": "loss", "direction": "minimize", "in_process": True, "report": False}
 
@@ -99,3 +103,30 @@ def test_a_study_of_optuna_goes_on_though_its_trials_fail_alike(tmp_path: Path) 
         study, objective, n_trials=5, fail_fast=2, **{**options, "output": tmp_path / "two"}
     )
     assert [row.status for row in again.trials] == ["failed"] * 2
+
+
+def test_a_study_whose_cluster_is_gone_says_what_became_of_each_trial_and_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(config: dict[str, float]) -> None:
+        for epoch in range(20):
+            tuner.report(loss=config["lr"] + epoch)
+
+    def poll(executor: InProcessExecutor, seconds: float) -> Any:
+        events = real(executor, seconds)
+        heard.extend(event for event, _ in events if isinstance(event, EpochReport) and event.metrics)
+        if len(heard) > 10:
+            raise DevicesLost("Ray's head does not answer")
+        return events
+
+    heard, real = list[EpochReport](), InProcessExecutor.poll
+    monkeypatch.setattr(InProcessExecutor, "poll", poll)
+    with pytest.raises(DevicesLost, match="Ray's head does not answer"):
+        tuner.run(train, config=configs(2), output=tmp_path / "out", **OPTIONS)
+    printed = capsys.readouterr().out.replace("\n", "")
+    assert "continue with" in printed and f"resume='{tmp_path / 'out'}'" in printed
+    with (tmp_path / "out" / "results.csv").open() as file:
+        began, waited = csv.DictReader(file)
+    assert (began["status"], began["epochs"]) == ("interrupted", "10")
+    assert began["error"] == "the study ended (Ray's head does not answer) while it ran"
+    assert waited["error"].endswith("before it started")

@@ -34,7 +34,7 @@ from tuner.decisions.node_failures import NodeFailures
 from tuner.decisions.packer import Packer
 from tuner.decisions.policies import LOG, Engine
 from tuner.decisions.state import State
-from tuner.errors import ExecutionError, joined, with_text
+from tuner.errors import DevicesLost, ExecutionError, joined, with_text
 from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import Executor, Happening, Weights
 from tuner.execution.stall_detector import StallDetector
@@ -278,7 +278,7 @@ class StudyLoop:
         self.listener.noted(str(happening))
         state = self.engine.state
         if not state.limits.device_bytes and not state.stopping:
-            raise ExecutionError(f"every device is lost, the last was {happening.device.label}: {happening.reason}")
+            raise DevicesLost(f"every device is lost, the last was {happening.device.label}: {happening.reason}")
 
     def _answer(self, question: Question) -> object:
         try:

@@ -266,6 +266,7 @@ class NodeWatch:
         self.alive = {self.own_node, *filter(None, planned)}  # the ids of nodes that are there, or have died
         self.joined: list[Node] = []  # those that have joined since; whoever uses them takes them out
         self._died: dict[str, str] = {}
+        self.cluster_lost = ""  # why everything is lost; empty while it is not
 
     def died(self, *, now: bool = False) -> Mapping[str, str]:
         """The reasons why nodes have died since the beginning, by node id.
@@ -288,14 +289,15 @@ class NodeWatch:
             nodes: dict[str, Node] = {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"]}
             self.joined += [node for node_id, node in nodes.items() if node_id not in self.alive]
             self.alive |= nodes.keys()
-            alive, reason = set(nodes), "its node died"
+            alive = set(nodes)
             if self.own_node not in alive:  # Ray then ends every worker that this process has
-                alive, reason = set(), "the node that tuner runs on died"
+                self.cluster_lost = "the node that tuner runs on died"
         elif time.monotonic() - self._answered > HEAD_SECONDS:
-            alive, reason = set(), f"Ray's head at {self._head} does not answer"
+            self.cluster_lost = f"Ray's head at {self._head} does not answer"
+            return
         else:
             return
-        self._died |= {node_id: reason for node_id in self.alive - alive if node_id not in self._died}
+        self._died |= dict.fromkeys(self.alive - alive - self._died.keys(), "its node died")
 
 
 def _choice_of(node: Node, choice: DeviceChoice) -> DeviceChoice | None:

@@ -10,7 +10,7 @@ from typing import BinaryIO, ClassVar, Unpack
 from tuner.decisions.events import DeviceLost, Joined
 from tuner.decisions.plan import Plan
 from tuner.decisions.state import State
-from tuner.errors import ExecutionError, InputError
+from tuner.errors import DevicesLost, ExecutionError, InputError
 from tuner.execution.child import Worker as Worker
 from tuner.execution.cluster import RayConnection, StartedRay, connected, join_cluster, last_line, local_ray
 from tuner.execution.executor import (
@@ -312,7 +312,10 @@ class RayExecutor(Executor):
 
     def _check_health(self) -> None:
         """Reports dead nodes, workers that do not start, and losses that stay unexplained."""
-        for node, reason in self._watch.died().items():
+        died = self._watch.died()
+        if self._watch.cluster_lost and not self._events:  # what has been heard counts
+            raise DevicesLost(self._watch.cluster_lost)
+        for node, reason in died.items():
             self._lose_node(node, reason)
         if self._address:
             joined, self._watch.joined = self._watch.joined, []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tuner.decisions.events import Opened
-from tuner.errors import TunerError, spelled
+from tuner.errors import DevicesLost, TunerError, spelled
 from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import Executor
 from tuner.execution.loop import EndedEarly, StudyLoop
@@ -43,20 +43,20 @@ class RunContext:
 
 def execute(
     study: Study, steering: Steering, folder: StudyFolder, record: StudyRecord, context: RunContext
-) -> KeyboardInterrupt | TimeLimitReached | EndedEarly | None:
+) -> KeyboardInterrupt | TimeLimitReached | EndedEarly | DevicesLost | None:
     """Runs the trials. Whatever happens, every trial has a row in the end.
 
     Returns:
-        The interruption, the time limit or the decision that ended the study early; None if none did.
+        The interruption, the time limit, the decision or the loss that ended the study early; None if none did.
 
     Raises:
-        ExecutionError: Ray does not start, every device is lost, or the folder can no longer be written.
+        ExecutionError: Ray does not start, or the folder can no longer be written.
     """
     try:
         if study.requests:
             context.trackers.open(folder.path, record, steering.engine.state.reported)
         _run(study, steering, folder, context)
-    except (KeyboardInterrupt, TimeLimitReached, EndedEarly) as error:
+    except (KeyboardInterrupt, TimeLimitReached, EndedEarly, DevicesLost) as error:
         return error
     return None
 
@@ -120,6 +120,6 @@ def _cause(error: BaseException, settings: Settings) -> str:
     """Why a study ended before its trials, in a few words."""
     if isinstance(error, TimeLimitReached):
         return f"time limit of {settings.time_limit_text} reached"
-    if isinstance(error, EndedEarly):
+    if isinstance(error, (EndedEarly, DevicesLost)):
         return f"the study ended ({spelled(str(error))})"
     return "interrupted" if isinstance(error, KeyboardInterrupt) else "the study broke off"

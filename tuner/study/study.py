@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 
-from tuner.errors import in_python
+from tuner.errors import DevicesLost, in_python
 from tuner.execution.executor import Executor
 from tuner.integrations.trackers.selection import choose_trackers
 from tuner.machine.first_use import remove_compiled_folder
@@ -97,6 +97,6 @@ def run_study(spec: StudySpec, executor: Executor | None = None) -> StudyResult:
         if study.settings.estimates_memory and study.settings.calibration:
             learn_from(result, study, console)
         show_end(console, study, result, early=broken is not None, fewer=steering.source.ended_early())
-        if isinstance(broken, KeyboardInterrupt):
+        if isinstance(broken, (KeyboardInterrupt, DevicesLost)):
             raise broken
     return result.with_objects()
