@@ -133,7 +133,7 @@ def test_a_process_that_hangs_before_its_trial_begins_is_ended_and_tried_again(
     ended = outcome(executor)
     assert (ended.status, ended.lost, ended.phase) == ("failed", "worker", "start")
     assert ended.error == "the trial's process did not start within 1 s"
-    assert not [child for child in psutil.Process().children() if "tuner.execution.child_main" in child.cmdline()]
+    assert not psutil.Process().children(), "neither that nor the one that it is a fork of"
 
 
 def test_a_thread_for_which_no_memory_is_left_under_the_cap_is_out_of_memory(tmp_path: Path) -> None:
@@ -193,5 +193,5 @@ def test_a_killed_study_leaves_no_process(tmp_path: Path) -> None:
     children = psutil.Process(driver.pid).children(recursive=True)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    assert len(children) == 3, "the trial's process, the one that it is a fork of, and what it had started"
+    assert len(children) == 5, "two stages of imports, a fork for trials, the trial, and what it had started"
     assert end_soon(*(child.pid for child in children))

@@ -248,7 +248,7 @@ def _started() -> None:
 def test_where_a_library_has_threads_each_trial_has_a_new_process(tmp_path: Path) -> None:
     with closing(opened(ChildExecutor(), process, tmp_path, StartsAThread())) as executor:
         first, second = trial(executor, process, 1), trial(executor, process, 2)
-    assert first.metrics["parent"] == second.metrics["parent"] == os.getpid(), "no fork of a process with threads"
+    assert first.metrics["parent"] == second.metrics["parent"], "each a fork of the process without threads"
     assert first.metrics["own"] != second.metrics["own"]
     assert "imported everything again: a module has threads" in second.error
 

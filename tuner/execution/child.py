@@ -8,10 +8,8 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
@@ -23,15 +21,13 @@ from typing import Any, BinaryIO, cast
 
 from tuner.execution.mapped_arrays import opened
 from tuner.execution.nodes import oom_kills
+from tuner.execution.preload import Processes
 from tuner.execution.weights import WeightsLost
 from tuner.execution.worker import WORKER, TrialOptions, WorkerEvent
 from tuner.execution.worker_failures import at_cap, lost_outcome
-from tuner.machine.caps import thread_variables, worker_environment
 from tuner.machine.holders import status
-from tuner.machine.processes import adopt_descendants, end_descendants, end_tree, exit_text, open_log, time_made
+from tuner.machine.processes import adopt_descendants, end_descendants, end_tree, exit_text, open_log
 from tuner.trial import Began, Device, EpochReport, Outcome, Placement, Status
-
-SEARCH_PATH = "PYTHONPATH"
 
 
 @dataclass(frozen=True)
@@ -70,31 +66,14 @@ class Child:
     it unfit for others. See ``child_main``.
     """
 
-    def __init__(
-        self,
-        tasks: BinaryIO,
-        device: Device,
-        threads: int,
-        options: TrialOptions,
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, tasks: BinaryIO, device: Device, threads: int, options: TrialOptions) -> None:
         """Starts the process for trials of these tasks on this device, with this number of CPU threads each.
 
-        ``tasks`` are packed by ``pack``; the file is closed with this object. ``variables`` are further environment
-        variables of the process.
+        ``tasks`` are packed by ``pack``; the file is closed with this object.
         """
         self._tasks = tasks
-        self._inherited = os.environ.get(SEARCH_PATH)
-        root, given = str(Path(__file__).parents[2]), (self._inherited or "").split(os.pathsep)
-        # Not the current folder, in which a file may have the name of a standard module.
-        searched = [path for path in given if path and os.path.realpath(path) != os.getcwd()]
-        self._environment = {
-            **os.environ,
-            **worker_environment(device),
-            **thread_variables(threads),
-            **(variables or {}),
-            SEARCH_PATH: os.pathsep.join([root, *searched]),
-        }
+        preload = options.launch.preload(device, threads)
+        self._processes, self._paths = Processes(preload), (preload.inherited, preload.search_path)
         self._first, self._fresh = (device, threads, options), options.fresh
         self._log = options.log(WORKER)  # for output between trials
         self._trial: Connection[bytes, bytes] | None = None  # of the last trial
@@ -105,17 +84,8 @@ class Child:
         self._connection, its = Pipe()
         with its, open_log(self._log) if self._log else open(os.devnull, "ab") as output:
             descriptors = its.fileno(), self._tasks.fileno()
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tuner.execution.child_main", *map(str, descriptors)],
-                pass_fds=descriptors,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for the study, which then asks for a checkpoint
-            )
-        self._created = time_made(self._process.pid)
-        self._send(self._connection, (self._inherited, list(sys.path), *self._first))
+            self._process = self._processes.start(descriptors, output)
+        self._send(self._connection, (*self._paths, *self._first))
 
     def run(self, placement: Placement, log: Path | None = None, own_bytes: int = 0) -> None:
         """Starts a trial once the last one's process has ended; ``receive`` returns its events.
@@ -132,7 +102,7 @@ class Child:
         self._trial, its = Pipe()
         with its, suppress(OSError, RuntimeError):  # ``receive`` says that the process has ended
             self._send(self._connection, replace(placement, limit_bytes=placement.limit_bytes - own_bytes))
-            send_handle(self._connection, its.fileno(), self._process.pid)
+            send_handle(self._connection, its.fileno(), 0)  # the id of its process is for Windows
 
     def _is_spent(self) -> bool:
         """Whether the process takes no further trial, or has died unnoticed."""
@@ -160,7 +130,8 @@ class Child:
         if run.completed:
             return WeightsLost("the worker ended before it sent them")
         end = self._end_of_trial()
-        if run.warm and not run.began and end.spent and not end.error:  # it had died before it took the trial
+        unmade = self._process.abandoned and not self._process.pid
+        if (run.warm or unmade) and not run.began and end.spent and not end.error:  # it had died before the trial
             self.run(run.placement, run.log, run.own_bytes)
             return None
         failed = f"could not begin: {end.error}" if end.error else exit_text(end.code)
@@ -227,12 +198,12 @@ class Child:
             connection.close()
         if self._run and self._run.began and self._run.end is None:  # the group of the trial, too
             end_tree(self._run.began.pid, self._run.began.created, self._run.began.leads)
-        end_tree(self._process.pid, self._created, leads=True)
-        self._process.wait()
+        self._process.end()
 
     def close(self) -> None:
         """Ends the process. It is not started again."""
         self.end()
+        self._processes.close()
         self._tasks.close()
 
     def _send(self, connection: Connection[bytes, bytes], message: object) -> None:

@@ -77,7 +77,7 @@ class ChildExecutor(Executor):
     def _start(self, placement: Placement) -> Child:
         if self._child is None:
             packed = pack(self._tasks)
-            self._child = Child(packed, placement.device, self._threads, self._options, self._allocator)
+            self._child = Child(packed, placement.device, self._threads, self._options)
         self._running = placement.trial.trial_id
         self._child.run(placement, self._options.log(self._running))
         return self._child

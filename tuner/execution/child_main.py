@@ -109,7 +109,7 @@ def main(descriptor: int, content: int) -> None:
     if inherited is not None:
         os.environ["PYTHONPATH"] = inherited
     try:
-        _import(options.imports, search_path)
+        import_all(options.launch.imports, search_path)
         if options.fresh:
             _serve(connection, _preloaded(content, device, threads, options))
         else:
@@ -118,7 +118,7 @@ def main(descriptor: int, content: int) -> None:
         _give_up(connection, error)
 
 
-def _import(names: Sequence[str], search_path: Sequence[str]) -> None:
+def import_all(names: Sequence[str], search_path: Sequence[str]) -> None:
     """Imports what trials need, and then searches as the study does.
 
     A file of the user's that has the name of a standard module, such as ``random.py``, is not taken for that.
@@ -149,7 +149,7 @@ def _serve(connection: Pipe, make: Callable[..., Trainer]) -> None:
         signal.SIGTERM: signal.signal(signal.SIGTERM, signal.SIG_IGN),
         signal.SIGCHLD: signal.signal(signal.SIGCHLD, signal.SIG_DFL),
     }
-    if not _can_fork():
+    if not can_fork():
         _restore(handlers)
         _run_here(connection, make, once=True, remark=REMARK)
         return
@@ -177,7 +177,7 @@ def _next(connection: Pipe) -> tuple[Placement, Pipe]:
     return placement, Connection(descriptor)
 
 
-def _can_fork() -> bool:
+def can_fork() -> bool:
     """Whether a fork of this process could train: this is Linux, it has no other thread, and has not used CUDA.
 
     OpenBLAS ends its threads at a fork, so a fork is tried first.
@@ -244,7 +244,7 @@ def _run_trial(trial: Pipe, make: Callable[..., Trainer], placement: Placement) 
     def follow() -> None:
         _send_events(trial, make(beside=placement.beside), placement)
         done.set()
-        _exit(0)
+        leave(0)
 
     _in_thread("trial", follow)
     programs.work()
@@ -315,7 +315,7 @@ def _in_thread(name: str, work: Callable[..., None], *arguments: object) -> None
         try:
             work(*arguments)
         except BaseException:
-            _fail()
+            fail()
 
     threading.Thread(target=guarded, daemon=True, name=name).start()
 
@@ -325,18 +325,18 @@ def _give_up(connection: Pipe, error: Exception) -> NoReturn:
     text = f"{type(error).__name__}: {one_line(error)}".removesuffix(": ")
     with suppress(OSError):
         connection.send_bytes(dumps(ProcessEnd(1, spent=True, error=text)))
-    _fail()
+    fail()
 
 
-def _fail() -> NoReturn:
+def fail() -> NoReturn:
     """Ends the process with the traceback of the exception."""
     try:
         traceback.print_exc()
     finally:  # also if the trial has closed its output
-        _exit(1)
+        leave(1)
 
 
-def _exit(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
     """Ends the process without its exit handlers, which would wait for threads."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # the trial may have closed or replaced it

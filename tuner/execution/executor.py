@@ -5,17 +5,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from socket import socket
 from typing import TypedDict, Unpack
 
 from tuner.decisions.events import DeviceLost, Held, Joined
 from tuner.decisions.plan import Plan
 from tuner.decisions.state import State
+from tuner.execution.preload import TORCH, Launch
 from tuner.execution.stop_requests import StopRequests
 from tuner.execution.worker import TrialOptions
 from tuner.machine.allocator_settings import allocator_environment
 from tuner.machine.devices import DeviceChoice, detect_with_idle_cores
 from tuner.machine.processes import remove_empty
 from tuner.trial import Began, Device, EpochReport, FreshProcesses, Outcome, Placement, Question
+from tuner.workloads.base import is_built_in
 from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
 
@@ -25,6 +28,7 @@ Weights = Callable[[], bytes]
 Happening = Began | EpochReport | Question | Outcome | Joined | Held | DeviceLost
 ExecutorEvent = tuple[Happening, Weights]
 
+REHEARSAL = "tuner.training.rehearsal"  # the module with a workload's first step
 START_SECONDS = 300  # for a trial's process until the trial begins: importing torch from a slow drive takes a while
 
 
@@ -38,6 +42,16 @@ def in_fresh_processes(choice: FreshProcesses, plan: Plan, tasks: Tasks) -> bool
         return True
     forked = sys.platform == "linux" and all(device.kind == "cpu" for device in plan.devices)
     return choice == "on" or (choice == "auto" and forked)
+
+
+def imports_of(tasks: Tasks) -> tuple[str, ...]:
+    """The modules that trials of these tasks need."""
+    names: set[str] = set()
+    for task in tasks.values():
+        names |= {*task.workload.imports}
+        if not isinstance(task.workload, Program):
+            names |= {TORCH, REHEARSAL, *([type(task.workload).__module__] if is_built_in(task.workload) else [])}
+    return tuple(sorted(names))
 
 
 class ExecutorOptions(TypedDict, total=False):
@@ -61,8 +75,10 @@ class Executor(ABC):
         """Starts nothing yet."""
         self.left_out, self.packages = [], list
         self._fresh: FreshProcesses = options.get("fresh_processes", "auto")
-        self._allocator = allocator_environment(options.get("expandable_segments", False))
-        self._options = TrialOptions(options.get("caps", True), None, options.get("checkpoint_seconds", 60.0))
+        launch = Launch(variables=allocator_environment(options.get("expandable_segments", False)))
+        seconds = options.get("checkpoint_seconds", 60.0)
+        self._options = TrialOptions(options.get("caps", True), None, seconds, launch=launch)
+        self._link: socket | None = None  # to this machine's preloaded process
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         """The devices on which it can run trials; joins the cluster if there is one.
@@ -77,7 +93,7 @@ class Executor(ABC):
         """What it does before the first trial begins to train."""
         return "starting"
 
-    def prepare(self, devices: Sequence[Device]) -> None:  # noqa: B027  # most have none
+    def prepare(self, tasks: Tasks, devices: Sequence[Device], threads: int = 1) -> None:  # noqa: B027  # most have none
         """May start slow work in the background, before there is a plan."""
 
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
@@ -87,14 +103,11 @@ class Executor(ABC):
             DataError: a file from which data are mapped has been removed.
             ExecutionError: Ray did not start or lacks the plan's resources, or the folder cannot be written.
         """
-        programs = [task.workload for task in tasks.values() if isinstance(task.workload, Program)]
-        imports = {name for program in programs for name in program.imports}
-        imports |= {"torch"} if len(programs) < len(tasks) else set()
         self._options = replace(
             self._options,
             checkpoints=checkpoints.absolute() if checkpoints else None,
             fresh=in_fresh_processes(self._fresh, plan, tasks),
-            imports=tuple(sorted(imports)),
+            launch=replace(self._options.launch, imports=imports_of(tasks)),
         )
         self._stop_requests = StopRequests(checkpoints)
         self._stop_requests.reset()
@@ -151,5 +164,8 @@ class Executor(ABC):
 
     def close(self) -> None:
         """Ends every process that was started; trials that still run are lost."""
+        if self._link:
+            self._link.close()
+        self._options.launch.end()
         self._stop_requests.remove()
         remove_empty(self._options.logs)

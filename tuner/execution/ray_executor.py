@@ -1,5 +1,7 @@
 """Trials on Ray's core: a placement group for each device, and warm workers that divide it between them."""
 
+import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +22,7 @@ from tuner.execution.executor import (
     ExecutorOptions,
     Happening,
     Weights,
+    imports_of,
 )
 from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import (
@@ -94,12 +97,19 @@ class RayExecutor(Executor):
         self.left_out = []
         return cluster_devices(choice, self._packages, self.left_out)
 
-    def prepare(self, devices: Sequence[Device]) -> None:
-        """Begins to start a local Ray with these devices, unless it is connected to one."""
+    def prepare(self, tasks: Tasks, devices: Sequence[Device], threads: int = 1) -> None:
+        """Begins to start a local Ray with these devices, unless it is connected to one, and imports for trials."""
+        launch = self._options.launch
         if self._connection is None:
-            started = StartedRay()
-            connection = local_ray(devices, self._environment(devices[0]), started)
-            self._connection = RayConnection(connection, started)
+            started, ray = StartedRay(), sys.modules.get("ray")
+            if ray is None or not ray.is_initialized():
+                launch = replace(launch, environ=dict(os.environ), search_path=list(sys.path))
+            self._connection = RayConnection(local_ray(devices, worker_environment(devices[0]), started), started)
+        self._options = replace(self._options, launch=replace(launch, imports=imports_of(tasks)))
+        if launch.environ is not None:  # those on this machine will look for it
+            earlier, self._link = self._link, self._options.launch.preload(devices[0], threads).link()
+            if earlier:
+                earlier.close()
 
     @property
     def starting(self) -> str:
@@ -119,7 +129,7 @@ class RayExecutor(Executor):
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
         """Waits for Ray, and makes the data ready for workers. Devices of a cluster are asked for by ``claim``."""
         super().open(tasks, plan, checkpoints)
-        self.prepare(plan.devices)
+        self.prepare(tasks, plan.devices, plan.threads)
         self.wait()
         import ray
 
@@ -244,14 +254,9 @@ class RayExecutor(Executor):
     def _has_own_ray(self) -> bool:
         return self._connection is not None and self._connection.owned and self._address is None
 
-    def _environment(self, device: Device) -> dict[str, str]:
-        """Environment variables that the C library or torch reads when a worker's process starts."""
-        return {**worker_environment(device), **self._allocator}
-
     def _make(self, device: Device, options: Mapping[str, object]) -> WorkerHandle:
-        variables = {} if self._has_own_ray else {"runtime_env": {"env_vars": self._environment(device)}}
         tasks, threads, trial_options = self._shared
-        return self._actor.options(**options, **variables).remote(tasks, device, threads, trial_options)
+        return self._actor.options(**options).remote(tasks, device, threads, trial_options)
 
     def _meeting(self, placement: Placement) -> Placement:
         """The placement of several ranks with an address of rank 0's machine: the loopback if all are there."""

@@ -7,13 +7,14 @@ import re
 import time
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import MissingMetric, TunerError, joined, one_line
 from tuner.execution.nodes import oom_kills
+from tuner.execution.preload import Launch
 from tuner.execution.stop_requests import StopRequests
 from tuner.execution.weights import WeightsLost, to_bytes
 from tuner.machine.caps import (
@@ -66,7 +67,7 @@ class TrialOptions:
     checkpoint_seconds: float = 60.0
     fresh: bool = False  # whether each trial has a process of its own
     in_study: bool = False  # whether trials run in the study's own process, which cannot be ended
-    imports: tuple[str, ...] = ()  # the modules that trials need, which a process imports before their code
+    launch: Launch = field(default_factory=Launch)
 
     @property
     def logs(self) -> Path | None:

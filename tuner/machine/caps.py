@@ -75,16 +75,16 @@ NEAR_BYTES = 8 * MB
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-def worker_environment(device: Device) -> dict[str, str]:
-    """Environment variables of a worker; what the user has set wins.
+def worker_environment(device: Device, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Environment variables of a worker; what the user has set in ``environ`` wins.
 
     Its OpenMP threads wait passively, and on the CPU its heap stays small under glibc.
     """
-    waiting = {} if any(name in os.environ for name in PASSIVE) else PASSIVE
+    waiting = {} if any(name in environ for name in PASSIVE) else PASSIVE
     if device.kind == "cuda":
         return dict(waiting)
     ours = [f"{name}={value}" for name, value in TUNABLES.items()]
-    return {**waiting, "GLIBC_TUNABLES": ":".join([*ours, *filter(None, [os.environ.get("GLIBC_TUNABLES")])])}
+    return {**waiting, "GLIBC_TUNABLES": ":".join([*ours, *filter(None, [environ.get("GLIBC_TUNABLES")])])}
 
 
 @contextmanager

@@ -157,13 +157,18 @@ def end_descendants(spared: Collection[int] = ()) -> None:
     _kill(_stopped(psutil.Process(), spared))
 
 
-def descendants(pid: int) -> list[int]:
-    """The ids of a process's descendants; none without ``/proc``."""
-    children: list[int] = []
+def children(pid: int) -> list[int]:
+    """The ids of a process's children; none without ``/proc``."""
+    found: list[int] = []
     for file in (STAT.parents[1] / str(pid) / "task").glob("*/children"):
         with suppress(OSError):  # the thread or process has ended
-            children += map(int, file.read_text().split())
-    return children + [grandchild for child in children for grandchild in descendants(child)]
+            found += map(int, file.read_text().split())
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """The ids of a process's descendants; none without ``/proc``."""
+    return [each for child in children(pid) for each in (child, *descendants(child))]
 
 
 def _kill(processes: list[psutil.Process]) -> list[psutil.Process]:

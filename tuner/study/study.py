@@ -64,7 +64,7 @@ def run_study(spec: StudySpec, executor: Executor | None = None) -> StudyResult:
         if several and loaded.settings.estimates_memory and not settings.dry_run:
             # Starting Ray and estimating take seconds, so they overlap. Broken off, it would leave a Ray that nobody
             # closes.
-            executor.prepare(devices)
+            executor.prepare(loaded.tasks, devices, settings.threads or 1)
         with interrupt.at_once():
             study, steering = prepare(loaded, devices)
             study = replace(study, notes=[*study.notes, *executor.left_out])
