@@ -59,7 +59,7 @@ def events_of_words(
     options = TrialOptions(checkpoints=folder / "checkpoints", fresh=True)
     tasks = pack({trial.workload: TrainingTask(script, None, objective=Objective("loss"))})
     with closing(Child(tasks, ram_device(), 1, options)) as child:
-        return list(run_in(child, placed, options.log("t001")))
+        return [event for events in run_in(child, placed, options.log("t001")) for event in events]
 
 
 def test_a_script_reports_by_lines_of_json_and_its_output_is_kept(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tuner.execution.worker import WORKER, TrialOptions, WorkerEvent
 from tuner.execution.worker_failures import at_cap, lost_outcome
 from tuner.machine.holders import status
 from tuner.machine.processes import adopt_descendants, end_descendants, end_tree, exit_text, open_log
-from tuner.trial import Began, Device, EpochReport, Outcome, Placement, Status
+from tuner.trial import Began, Device, EpochReport, Outcome, Placement, Question, Status
 
 
 @dataclass(frozen=True)
@@ -211,23 +211,32 @@ class Child:
             connection.send_bytes(dumps(message))
 
 
-def run_in(child: Child, placement: Placement, log: Path | None) -> Iterator[WorkerEvent]:
-    """Runs a trial in a process beside this one, with the events of ``run_trial``.
+def run_in(child: Child, placement: Placement, log: Path | None) -> Iterator[list[WorkerEvent]]:
+    """Runs a trial in a process beside this one, with the events of ``run_trial``: those that are there, in a list.
 
     This process's own memory counts as a part of the trial's, without files that both map. ``log`` is the file with
-    the trial's output.
+    the trial's output. An outcome is the last one of its list.
     """
     child.run(placement, log, status().get("RssAnon", 0) if placement.device.kind == "cpu" else 0)
     while True:
-        event = child.receive()
-        if isinstance(event, Outcome):
-            yield replace(event, reusable=True)
-            if event.status != "completed":
-                return
-        elif event is not None:
-            yield event
-        if isinstance(event, (bytes, WeightsLost)):
+        events = _received(child)
+        yield events
+        if not isinstance(last := events[-1], (Began, EpochReport, Question, Outcome)):
             return
+        if isinstance(last, Outcome) and last.status != "completed":
+            return
+
+
+def _received(child: Child) -> list[WorkerEvent]:
+    """At least one event. Ray takes a millisecond for each message, so those that have come meanwhile are with it."""
+    events: list[WorkerEvent] = []
+    while (event := child.receive(0 if events else None)) or not events:
+        if isinstance(event, Outcome):
+            return [*events, replace(event, reusable=True)]
+        events += [event] if event is not None else []
+        if isinstance(event, (bytes, WeightsLost)):
+            break
+    return events
 
 
 def _more(size: int | None, own_bytes: int) -> int | None:
@@ -244,8 +253,8 @@ class Worker:
         self._device, self._options = device, options
         self._child = Child(opened(tasks), device, threads, options)
 
-    def run(self, placement: Placement) -> Iterator[WorkerEvent]:
-        """Streams a trial's events, first ``Began``. The trial's output goes to its log.
+    def run(self, placement: Placement) -> Iterator[list[WorkerEvent]]:
+        """Streams lists of a trial's events, see ``run_in``. The trial's output goes to its log.
 
         The study keeps that file short, and removes it at the end if it is empty.
         """

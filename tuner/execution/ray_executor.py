@@ -193,7 +193,7 @@ class RayExecutor(Executor):
             self._start(place, new=False, started=time.monotonic())
 
     def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
-        """At most one event of each trial; waits for the first for at most ``timeout_seconds``."""
+        """The events that have come; waits for the first for at most ``timeout_seconds``."""
         for run in self._running.values():
             shorten(self._options.log(run.placement.log))
         streams, asked = list(self._running), self._reservations.references
@@ -285,26 +285,27 @@ class RayExecutor(Executor):
         return set(ready)
 
     def _receive(self, stream: Stream) -> None:
-        """Takes a trial's next event, or Ray's error in its place."""
+        """Takes a trial's next events, or Ray's error in their place."""
         run = self._running[stream]
         try:
-            event = self._ray.get(next(stream), timeout=EVENT_SECONDS)
+            events = self._ray.get(next(stream), timeout=EVENT_SECONDS)
         except Exception as error:  # from Ray, or from unpickling an object of another machine
             del self._running[stream]
             self._worker_lost(run, error)
             return
-        if isinstance(event, Began):
-            run.began = event
-        elif isinstance(event, EpochReport):
-            run.report = event
-        if isinstance(event, (Began, Question, EpochReport)):
-            if not run.placement.rank:
-                self._emit(event)
-        elif isinstance(event, Outcome):
-            del self._running[stream]
-            self._stop_requests.forget_prune(event.trial.trial_id)
-            run.pool.give_back(run.worker)
-            self._emit(replace(event, placement=run.placement), lambda: self._weights(stream))
+        for event in events:
+            if isinstance(event, Began):
+                run.began = event
+            elif isinstance(event, EpochReport):
+                run.report = event
+            if isinstance(event, (Began, Question, EpochReport)):
+                if not run.placement.rank:
+                    self._emit(event)
+            elif isinstance(event, Outcome):
+                del self._running[stream]
+                self._stop_requests.forget_prune(event.trial.trial_id)
+                run.pool.give_back(run.worker)
+                self._emit(replace(event, placement=run.placement), lambda: self._weights(stream))
 
     def _worker_lost(self, run: RunningTrial, error: Exception) -> None:
         """Investigates the reason. If a warm worker died before it took the trial, the trial starts on a new one."""
@@ -378,6 +379,6 @@ class RayExecutor(Executor):
             ready, _ = self._ray.wait([stream], timeout=WEIGHTS_SECONDS)
             if not ready:
                 raise ExecutionError(f"the weights did not come within {WEIGHTS_SECONDS} s")
-            return weights_of(self._ray.get(next(stream), timeout=WEIGHTS_SECONDS))
+            return weights_of(self._ray.get(next(stream), timeout=WEIGHTS_SECONDS)[0])
         except (self._ray.exceptions.RayError, StopIteration) as error:
             raise ExecutionError(f"the weights are lost: {last_line(str(error))}") from error
