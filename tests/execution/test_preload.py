@@ -34,8 +34,8 @@ def ancestors(config: dict[str, Any]) -> None:
     """Reports the processes of which a trial's is a fork: its own server, and the one that has imported."""
     server = psutil.Process().parent()
     assert server is not None and server.parent() is not None
-    loaded = float("torch" in sys.modules)
-    tuner.report(loss=0, server=server.pid, preloaded=server.ppid(), torch=loaded, secrets=len(ray_variables()))
+    found = {"torch": float("torch" in sys.modules), "secrets": float("RAY_RAYLET_PID" in os.environ)}
+    tuner.report(loss=0, server=server.pid, preloaded=server.ppid(), **found)
     Path(config.get("opens", "/dev/null")).touch()
     while config.get("until") and not Path(config["until"]).exists():
         pass
@@ -46,10 +46,6 @@ def preloaded() -> list[int]:
     alive = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
     found = [child for child in alive if "tuner.execution.preload_main" in child.cmdline()]
     return [process.pid for child in found for process in (child, *child.children()[:1])]
-
-
-def ray_variables() -> list[str]:
-    return [name for name in os.environ if name.startswith("RAY_")]
 
 
 def opened(executor: Any, folder: Path, workers: int = 1, imports: tuple[str, ...] = ("torch",)) -> Any:

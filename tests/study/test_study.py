@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from tuner.spec.settings import Settings
 from tuner.spec.study_spec import StudySpec
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
-from tuner.trial import GB, Config, Device, EpochReport, Outcome
+from tuner.trial import GB, Config, EpochReport, Outcome
 from tuner.workloads.base import Workload
 from tuner.workloads.task import Selection, Tasks
 
@@ -195,7 +194,7 @@ def test_an_interrupt_while_ray_begins_to_start_waits_until_it_can_be_closed(tmp
     done: list[str] = []
 
     class Starting(InProcessExecutor):
-        def prepare(self, devices: Sequence[Device]) -> None:
+        def prepare(self, *given: object) -> None:
             os.kill(os.getpid(), signal.SIGINT)
             done.append("prepared")
 
