@@ -180,3 +180,10 @@ def test_random_values_that_do_not_go_together_are_drawn_again() -> None:
     assert sorted(values["batch_size"] for values in found) == [2, 4, 6, 8]
     with pytest.raises(InputError, match=r"none in 1000 draws; reason of the last: .*accumulation 2 does not divide"):
         drawn(2, space={"accumulation": {"choice": [2]}, "batch_size": {"choice": [7, 9]}})
+
+
+def test_a_list_that_is_one_value_of_a_space_is_said() -> None:
+    space = {"hidden": [8, 32], "one": [8], "lr": {"choice": [0.1, 0.2]}}
+    spec = choose_searched(with_search(Settings(workload=Opened(), space=space)), UNKNOWN)
+    line = "hidden is the list [8, 32] in every trial: {choice: [...]} would try its values one by one"
+    assert spec.whole_lists == [line]

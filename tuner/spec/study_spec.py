@@ -75,6 +75,18 @@ class StudySpec:
         return {key: domain.scale for one in self.spaces for key, domain in one.space.items() if domain.scale}
 
     @property
+    def whole_lists(self) -> list[str]:
+        """A line for each list that is one value of a space, as others take it for choices."""
+        constants = (
+            (key, domain.values[0]) for one in self.spaces for key, domain in one.space.items() if domain.is_constant
+        )
+        return [
+            f"{key} is the list {value!r:.60} in every trial: {{choice: [...]}} would try its values one by one"
+            for key, value in constants
+            if isinstance(value, list) and len(value) > 1
+        ]
+
+    @property
     def population(self) -> Space | None:
         """The space of a population that is trained by ``pbt``; None for other studies."""
         return self.spaces[0].space if self.settings.scheduler == PBT else None

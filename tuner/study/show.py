@@ -52,6 +52,7 @@ def show_plan(console: Console, study: Study) -> None:
     lines = [
         plan_text(study.plan, study.requests, describe(study.tasks), study.sized.text, study.seconds, bound),
         *left_out(study),
+        *study.spec.whole_lists,
         *study.notes,
     ]
     if study.settings.cluster and not study.settings.address:
