@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,6 +39,8 @@ FILES: dict[str, tuple[str, Write, str | None]] = {
     "lines of JSON": ("r.jsonl", lambda path: USUAL.to_json(path, orient="records", lines=True), None),
     "a list of JSON": ("r.json", lambda path: USUAL.to_json(path, orient="records"), None),
     "JSON, packed": ("r.json.gz", lambda path: USUAL.to_json(path, orient="records", lines=True), None),
+    "columns of JSON": ("r.json", lambda path: USUAL.to_json(path), None),
+    "an index of parquet": ("r.parquet", lambda path: USUAL.set_index("userId").to_parquet(path), None),
     "RecBole": (
         "x.inter",
         lambda path: (
@@ -79,6 +82,14 @@ def test_a_table_is_read_by_its_names(kind: str, whole: str, tmp_path: Path) -> 
     user, item = (FRAME[key].rank(method="dense").astype(int) - 1 for key in ("user", "item"))
     assert ratings_of(data) == sorted(zip(user.tolist(), item.tolist(), FRAME["rating"].tolist(), strict=True))
     assert (data.user_features.shape[1], data.item_features.shape[1]) == (1, 1)
+
+
+def test_an_archive_of_several_files_is_named(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "ml.zip", "w") as archive:
+        archive.writestr("ratings.csv", USUAL.to_csv(index=False))
+        archive.writestr("movies.csv", "movieId,title,genres")
+    with pytest.raises(DataError, match=r"ml\.zip cannot be read: Multiple files found in ZIP .*: unpack it"):
+        load_ratings(str(tmp_path / "ml.zip"), seed=0)
 
 
 def test_names_that_are_not_usual_are_asked_for(tmp_path: Path) -> None:

@@ -305,10 +305,12 @@ def read_table(path: Path, columns: Mapping[str, str]) -> Table:
         with reading(path), regular(path).open("rb") as file:
             if kind == ".parquet":
                 frame = pd.read_parquet(file)
+                frame = frame.reset_index() if any(frame.index.names) else frame
             else:
-                lines = not next(filled_lines(path), (1, ""))[1].lstrip().startswith("[")  # else a list of objects
+                first, *more = [line for _, line in islice(filled_lines(path), 2)] or [""]
+                lines = first.strip()[:1] == "{" and first.strip()[-1:] == "}" and bool(more)  # else it is one object
                 frame = pd.read_json(file, lines=lines, dtype=False, compression=packed)
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is no table of {kind[1:]} that pandas reads: {one_line(error, 200)}") from error
     table = frame.iloc[:, _places(list(frame.columns), columns, str(path))]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 from tuner.datasets.faults import reading
-from tuner.errors import DataError
+from tuner.errors import DataError, one_line
 from tuner.machine.safe_files import regular
 
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zip": "zip", ".xz": "xz", ".zst": "zstd"}
@@ -37,8 +37,13 @@ def opened(path: Path, encoding: str | None = None) -> Iterator[IO[str]]:
 
     options: Any = {"is_text": False, "compression": compression_of(path)}
     encoding = encoding or encoding_of(path)
-    with reading(path), regular(path).open("rb") as file, get_handle(file, "rb", **options) as handles:
-        yield TextIOWrapper(cast(BinaryIO, handles.handle), encoding=encoding)
+    with reading(path), regular(path).open("rb") as file:
+        try:
+            handles = get_handle(file, "rb", **options)
+        except ValueError as error:
+            raise DataError(f"{path} cannot be read: {one_line(error, 200)}: unpack it") from error
+        with handles:
+            yield TextIOWrapper(cast(BinaryIO, handles.handle), encoding=encoding)
 
 
 def encoding_of(path: Path) -> str:
