@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -33,13 +34,14 @@ LOSSES: dict[str, Loss] = {
 
 def loss_of(sizes: Sizes, usual: str) -> Callable[..., Tensor]:
     """The loss that a row names, or the usual one; the last of a batch is the target, the rest the model's inputs."""
-    judge = LOSSES[sizes.get("loss", usual)]
+    name = sizes.get("loss", usual)  # ours, or one of torch.nn
+    judge = LOSSES.get(name) or getattr(nn, name)()
 
     def loss(model: nn.Module, *batch: Tensor) -> Tensor:
         *inputs, target = batch
-        with torch.autocast(target.device.type, torch.bfloat16) if sizes.get("amp") else nullcontext():
-            out = model(*inputs)
-            return judge(out, target)
+        offload = torch.autograd.graph.save_on_cpu if "offload" in sizes else nullcontext
+        with offload(), torch.autocast(target.device.type, torch.bfloat16) if sizes.get("amp") else nullcontext():
+            return judge(model(*inputs), target)
 
     return loss
 
@@ -247,19 +249,28 @@ class RNN(nn.Module):
         return scores.flatten(0, 1)
 
 
-def make_lstm(sizes: Sizes) -> Built:
-    return _make_rnn(sizes, nn.LSTM)
+class Unrolled(nn.Module):
+    """A recurrent cell of torch.nn in a loop, and a projection of every place."""
+
+    def __init__(self, sizes: Sizes, kind: type[nn.RNNCellBase]) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(sizes["vocabulary"], sizes["width"])
+        self.cell, self.head = kind(sizes["width"], sizes["hidden"]), nn.Linear(sizes["hidden"], sizes["vocabulary"])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T) → (T · B, vocabulary)."""
+        state, scores = None, []
+        for x in self.tokens(tokens).unbind(1):
+            state = self.cell(x, state)
+            scores.append(self.head(state[0] if isinstance(state, tuple) else state))
+        return torch.cat(scores)
 
 
-def make_gru(sizes: Sizes) -> Built:
-    return _make_rnn(sizes, nn.GRU)
-
-
-def _make_rnn(sizes: Sizes, kind: type[nn.LSTM] | type[nn.GRU]) -> Built:
+def make_rnn(model: type[nn.Module], kind: type[nn.Module], sizes: Sizes) -> Built:
     """A language model on random tokens."""
     shape = sizes["batch"], sizes["length"]
     tokens, following = (torch.randint(sizes["vocabulary"], shape) for _ in range(2))
-    return RNN(sizes, kind), (tokens, following.flatten()), loss_of(sizes, "cross_entropy")
+    return model(sizes, kind), (tokens, following.flatten()), loss_of(sizes, "cross_entropy")
 
 
 class ViT(nn.Module):
@@ -468,6 +479,8 @@ class UNet(nn.Module):
         )
         self.join = nn.ModuleList(double_convolution(2 * width, width) for width in widths[:-1])
         self.head = nn.Conv2d(widths[0], sizes["classes"], 1)
+        name = sizes.get("function")  # of what the deepest level gives
+        self.function = getattr(torch, name, None) or getattr(F, name) if name else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, 3, H, W) → (B, classes, H, W)."""
@@ -475,7 +488,7 @@ class UNet(nn.Module):
         for block in self.down[:-1]:
             kept.append(block(x))
             x = F.max_pool2d(kept[-1], 2)
-        x = self.down[-1](x)
+        x = self.function(self.down[-1](x))
         for level in reversed(range(len(self.up))):
             x = self.join[level](torch.cat([kept.pop(), self.up[level](x)], dim=1))
         out: Tensor = self.head(x)
@@ -536,8 +549,9 @@ ZOO: dict[str, Callable[[Sizes], Built]] = {
     "transformerconv": make_transformerconv,
     "gatv2": make_gatv2,
     "seq2seq": make_seq2seq,
-    "lstm": make_lstm,
-    "gru": make_gru,
+    "lstm": partial(make_rnn, RNN, nn.LSTM),
+    "gru": partial(make_rnn, RNN, nn.GRU),
+    **{name: partial(make_rnn, Unrolled, getattr(nn, name)) for name in ("LSTMCell", "GRUCell", "RNNCell")},
     "vit": make_vit,
     "mixer": make_mixer,
     "deepfm": make_deepfm,

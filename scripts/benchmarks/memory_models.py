@@ -107,7 +107,16 @@ def run(step: Step, device: str) -> None:
         _run_workload(*workload_parts(step), device)
         return
     _, optimizer, loss = make(step, device)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        (value := loss()).backward()
+        return value
+
     for _ in range(OPTIMIZER_STEPS):
+        if isinstance(optimizer, torch.optim.LBFGS):
+            value = optimizer.step(closure)
+            continue
         optimizer.zero_grad(set_to_none=True)
         value = loss()  # as in a plain loop: the last loss lives until this one is there
         value.backward()
@@ -128,7 +137,8 @@ def trace(step: Step, device_kind: Literal["cpu", "cuda"], card: CardProperties 
     options: dict[str, Any] = {"device_kind": device_kind, "card": card}
     if step.model in WORKLOADS:
         return trace_workload(*workload_parts(step), **options)
-    return trace_step(lambda: make(step), **options)
+    explicit = "kept" in step.sizes or "offload" in step.sizes
+    return trace_step(lambda: make(step, device_kind if explicit else "cpu"), **options)
 
 
 def workload_parts(step: Step) -> tuple[Workload, Config, Any]:
@@ -168,9 +178,10 @@ def make(step: Step, device: str = "cpu") -> Parts:
     model, batch, loss = build(step)
     if device != "cpu":
         model = model.to(device)
+    kept = torch.zeros(step.sizes.get("kept", 0), device=device)
     optimizer = optimizer_of(step, model)
     on_device = to_device(batch, device)
-    return model, optimizer, lambda: loss(model, *on_device)
+    return model, optimizer, lambda kept=kept: loss(model, *on_device)
 
 
 def build(step: Step) -> Built:
@@ -180,7 +191,8 @@ def build(step: Step) -> Built:
 
 def optimizer_of(step: Step, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer that a plain step names, at torch's defaults but for ``fused=1``."""
-    optimizer = OPTIMIZERS[step.sizes.get("optimizer", "adam")]
+    name = step.sizes.get("optimizer", "adam")  # ours, or one of torch.optim
+    optimizer = OPTIMIZERS.get(name) or getattr(torch.optim, name)
     return optimizer(model.parameters(), **({"fused": True} if step.sizes.get("fused") else {}))
 
 
@@ -204,7 +216,7 @@ def make_mlp(sizes: Sizes) -> Built:
         layers += [nn.Dropout(sizes["dropout"])] if "dropout" in sizes else []
     model = nn.Sequential(*layers, nn.Linear(widths[-1], sizes["classes"]))
     x = torch.randn(sizes["batch"], sizes["features"])
-    if sizes.get("loss", "nll") != "nll":
+    if sizes.get("loss", "nll") not in ("nll", "MultiMarginLoss"):
         return model, (x, torch.randn(sizes["batch"], sizes["classes"])), loss_of(sizes, "mse")
     return model, (x, torch.randint(sizes["classes"], (sizes["batch"],))), loss_of(sizes, "cross_entropy")
 

@@ -95,10 +95,11 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if is_composite(operator):  # inference mode does not decompose it
             with self:
                 return operator.decompose(*args, **kwargs)
-        inputs = [*_tensors_in(args), *_tensors_in(tuple(kwargs.values()))]
+        inputs = [*tensors_in(args), *tensors_in(tuple(kwargs.values()))]
         if any(map(is_sparse, inputs)):
             return self._run_sparse(operator, args, kwargs, inputs)
-        for tensor in inputs:
+        lifted = self.tracker.rest_on_host and operator is aten.lift_fresh.default  # by ``torch.tensor``
+        for tensor in () if lifted else inputs:
             self.tracker.met(tensor)
         if self._is_integer_work(operator, types, args, kwargs, inputs):
             out = self._to_fakes(operator(*args, **kwargs))
@@ -117,7 +118,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.tracker.met(part)
         if not any(isinstance(tensor, FakeTensor) for tensor in inputs):
             out = operator(*args, **kwargs)
-            self.tracker.run_kernel((), lambda: self.tracker.made_all(_tensors_in(out)))
+            self.tracker.run_kernel((), lambda: self.tracker.made_all(tensors_in(out)))
             return out
         matrix, dense = (args[place] for place in PRODUCTS.get(operator, (0, 0)))
         if operator not in PRODUCTS or not isinstance(dense, FakeTensor) or not isinstance(matrix, Tensor):
@@ -145,7 +146,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return all(self._is_real(tensor) for tensor in inputs)
         dtype = kwargs.get("dtype")
         if not isinstance(dtype, torch.dtype):  # the fake kernel infers it from the arguments
-            made = _tensors_in(self._fake.dispatch(operator, types, args, kwargs))
+            made = tensors_in(self._fake.dispatch(operator, types, args, kwargs))
             dtype = next((out.dtype for out in made), torch.long)
         return not _is_float(dtype) or (operator in SCALARS and not (args and args[0]))
 
@@ -240,7 +241,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tracker.is_paused:
             return
         if tracker.on_gpu and inputs and all(map(tracker.is_ignored, inputs)):  # the host's work
-            tracker.ignore(*_tensors_in(out))
+            tracker.ignore(*tensors_in(out))
             return
         rule = temporaries(operator, self.device_kind, self.card)
         steps = () if rule is None else rule(out, *args)
@@ -253,10 +254,13 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tracker = self.tracker
         if operator in BUFFERED_LOSSES and isinstance(out, Tensor) and out.dim() == 0 and isinstance(args[0], Tensor):
             tracker.made(out, bytes_of(args[0]))
+        if self.device_kind == "cuda" and operator is aten.col2im.default:  # first as large as its input (Col2Im.cu)
+            assert isinstance(out, Tensor) and isinstance(args[0], Tensor)
+            tracker.made(out, bytes_of(args[0]))
         if self.device_kind == "cuda" and isinstance(out, (list, tuple)):
             tracker.ignore(*(out[place] for place in HOST_RESULTS.get(operator, ())))
             out = [out[place] for place in ORDER.get(operator, range(len(out)))]
-        tracker.made_all(_tensors_in(out))
+        tracker.made_all(tensors_in(out))
 
     def _take_workspace(self, operator: Operator, args: tuple[object, ...]) -> None:
         by_cudnn = operator in CONVOLUTIONS and torch.backends.cudnn.enabled
@@ -292,13 +296,13 @@ def _positions(indices: object) -> list[Tensor | None]:
     return positions
 
 
-def _tensors_in(value: object) -> Iterator[Tensor]:
+def tensors_in(value: object) -> Iterator[Tensor]:
     """The tensors among an operator's arguments or results, in nested lists and tuples."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for part in value:
-            yield from _tensors_in(part)
+            yield from tensors_in(part)
 
 
 def _is_float(dtype: torch.dtype) -> bool:

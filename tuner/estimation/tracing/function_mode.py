@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 from torch.optim import optimizer
 from torch.overrides import TorchFunctionMode
+from torch.utils import _device as defaults
 from torch.utils import checkpoint
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -21,7 +22,7 @@ from tuner.estimation.tracing import recurrent
 from tuner.estimation.tracing.autocast import CUDA, cuda_autocast
 from tuner.estimation.tracing.corrections.attention import attention
 from tuner.estimation.tracing.corrections.temporaries import TORCH, wide
-from tuner.estimation.tracing.dispatch_mode import TraceMode
+from tuner.estimation.tracing.dispatch_mode import TraceMode, tensors_in
 from tuner.estimation.tracing.storage_tracker import StorageTracker, with_own_storage
 
 _plain_linear = F.linear
@@ -31,6 +32,10 @@ _plain_save = torch.autograd.graph.save_on_cpu.__init__
 plain_to = Tensor.to
 _plain_attention = F.scaled_dot_product_attention
 _plain_run_backward: Callable[..., object] = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+
+
+# What ``nn.Module.to`` reads its arguments by, and a device alone.
+AS_THEY_ARE: tuple[object, ...] = (torch._C._nn._parse_to, torch.device)
 
 
 class FunctionMode(TorchFunctionMode):
@@ -71,15 +76,24 @@ class FunctionMode(TorchFunctionMode):
     ) -> object:
         """Calls the function or its replacement."""
         kwargs = kwargs or {}
-        if self._cuda and self._mode.tracker.is_paused and any(map(_is_gpu, (*args, *kwargs.values()))):
-            out = self._replaced.get(func, func)(*map(_on_cpu, args), **{k: _on_cpu(v) for k, v in kwargs.items()})
-            if isinstance(out, Tensor):
-                self._mode.tracker.put(out)  # by the host's work, such as what ``build`` keeps there
-            return out
+        if func in AS_THEY_ARE:
+            return func(*args, **kwargs)
+        tracker, makes = self._mode.tracker, self._cuda and func in defaults._device_constructors()
+        if makes and kwargs.get("device") is None:
+            kwargs = {**kwargs, "device": defaults.CURRENT_DEVICE or "cpu"}
+        given = (*args, *kwargs.values())
+        puts = self._cuda and tracker.is_paused and any(map(_is_gpu, given))  # such as what ``build`` keeps there
+        if tracker.is_building and not puts:
+            puts = any(tracker.is_counted(value) for value in tensors_in(given))
         if self._cuda:
             args = tuple(_on_cpu(value) for value in args)
             kwargs = {key: _on_cpu(value) for key, value in kwargs.items()}
-        return self._replaced.get(func, func)(*args, **kwargs)
+        out = self._replaced.get(func, func)(*args, **kwargs)
+        for made in tensors_in(out) if puts else ():
+            tracker.put(made)
+        if makes and tracker.rest_on_host and not any(map(_is_gpu, given)) and isinstance(out, Tensor):
+            tracker.ignore(out)
+        return out
 
 
 @contextmanager
@@ -153,13 +167,12 @@ def _mover(mode: TraceMode, plain: Callable[..., Tensor]) -> Callable[..., Tenso
         if mode.inside or target not in ("cpu", "cuda"):  # torch's fake kernels move tensors, too
             return plain(tensor, *args, **kwargs)
         tracker = mode.tracker
-        is_host = tracker.is_ignored(tensor)
+        is_host = not tracker.is_counted(tensor) if tracker.is_building else tracker.is_ignored(tensor)
         out = tensor
-        if tracker.is_paused:
-            if target == "cuda":
-                out = with_own_storage(tensor)
-                tracker.put(out)
-        elif is_host == (target == "cuda"):
+        if tracker.is_paused and target == "cuda":
+            out = with_own_storage(tensor)
+            tracker.put(out)
+        elif is_host == (target == "cuda") and tracker.is_paused == tracker.is_building:
             out = _Moved.apply(tensor, tracker, not is_host)  # type: ignore[no-untyped-call]
         dtype = kwargs.get("dtype") or next((v for v in rest if isinstance(v, torch.dtype)), None)
         copies = kwargs.get("copy") and out is tensor
@@ -176,7 +189,7 @@ class _Moved(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, tracker: StorageTracker, to_host: bool) -> Tensor:
         """The copy."""
         ctx.tracker, ctx.to_host = tracker, to_host
-        with tracker.paused():
+        with tracker.paused(), torch._C.DisableTorchFunction():
             out = tensor.clone()
         if to_host:
             tracker.ignore(out)

@@ -28,6 +28,8 @@ class StorageTracker:
         self.running: list[Operator] = []  # the operators that run now, the innermost last
         self._with_origins = with_origins
         self.is_paused = False
+        self.is_building = False  # a user's code makes what a step needs, on the host or on the GPU
+        self.rest_on_host = False  # what was made before the step, and not put on the GPU, is on the host
         self.has_guess = False  # for a workspace that only cuDNN or cuSPARSE knows
         self.on_gpu = device_kind == "cuda"
         self.pools = DEFAULT  # where the allocator takes blocks now
@@ -52,6 +54,14 @@ class StorageTracker:
             yield
         finally:
             self.is_paused = was_paused
+
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """Records only what a user's code puts on a GPU. If it does so, the rest of what it makes is on the host."""
+        self.is_building = self.on_gpu
+        with self.paused(self.on_gpu):
+            yield
+        self.is_building = False
 
     def allocate(self, size_bytes: int, category: Category) -> int:
         """Records an allocation, and returns its id."""
@@ -122,6 +132,8 @@ class StorageTracker:
             return
         storage = tensor.untyped_storage()
         if storage._cdata not in self._live:
+            if self.rest_on_host:
+                return self.ignore(tensor)
             ours = self.on_gpu or storage.device.type == "meta" or storage.resizable()
             size = storage.nbytes()
             self._begin(storage, self.allocate(size, "data") if ours else NOT_COUNTED, size)
@@ -143,17 +155,29 @@ class StorageTracker:
         """Never counts these tensors: they are counted elsewhere, or are not on the device."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
+            if (key := self._live.get(storage._cdata, (NOT_COUNTED,))[0]) != NOT_COUNTED:
+                self.events.append((key, RELEASE))
             self._begin(storage, NOT_COUNTED, storage.nbytes())
 
     def is_ignored(self, tensor: Tensor) -> bool:
         """Whether it is never counted; on a GPU, whether it is on the host."""
         live = self._live.get(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else None
-        return live is not None and live[0] == NOT_COUNTED
+        return live[0] == NOT_COUNTED if live else self.rest_on_host
+
+    def is_counted(self, tensor: Tensor) -> bool:
+        """Whether it was recorded, and is not on the host."""
+        found = (self._live.get(part.untyped_storage()._cdata) for part in parts(tensor))
+        return any(live is not None and live[0] != NOT_COUNTED for live in found)
 
     def put(self, tensor: Tensor) -> None:
         """Counts a tensor that is put on the GPU, even by the host's work."""
+        was_on_host, self.rest_on_host = self.rest_on_host, False
         with self.resumed():
-            self.met(tensor)
+            for part in parts(tensor):
+                if not self.is_counted(part):
+                    self._live.pop(part.untyped_storage()._cdata, None)
+                self.met(part)
+        self.rest_on_host = was_on_host
 
     def _begin(self, storage: torch.UntypedStorage, key: int, size: int) -> None:
         address, live, events = storage._cdata, self._live, self.events

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from inspect import Parameter, signature
 
 import torch
 from torch import Tensor, nn
@@ -106,19 +107,31 @@ def trace_step(
     restored. A step that cannot be traced raises ``Untraceable``.
     """
     with tracing(device_kind, card, origins=origins) as tracker, ExitStack() as restore:
-        with tracker.paused(tracker.on_gpu):
+        with tracker.building():
             model, optimizer, loss = make()
         tracker.mark_live("data")  # the loss function's; model and optimizer get their categories below
         with tracker.paused():
             restore.enter_context(_left_as_found(model, optimizer))
+        puts = bool(tracker.events)
         _mark_model(tracker, model)
+        tracker.rest_on_host = puts
         if forward:
             _forward(model, loss)
             return _traced(tracker, model)
         if optimizer is not None:
             restore.callback(_watch(tracker, optimizer).close)
         value = None  # as in a plain loop, a loss lives until the next one is computed
+
+        def forward_and_backward() -> Tensor:
+            model.zero_grad(set_to_none=True)
+            found = loss()
+            found.backward()  # type: ignore[no-untyped-call]
+            return found
+
         for _ in range(STEPS):
+            if optimizer is not None and _takes_closure(optimizer):
+                optimizer.step(forward_and_backward)  # type: ignore[arg-type]  # a tensor, as torch's own examples have
+                continue
             model.zero_grad(set_to_none=True)
             value = loss()
             value.backward()  # type: ignore[no-untyped-call]
@@ -127,6 +140,12 @@ def trace_step(
             else:
                 optimizer.step()
     return _traced(tracker, model)
+
+
+def _takes_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its steps compute losses themselves, as those of ``LBFGS``."""
+    closure = signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is Parameter.empty
 
 
 @contextmanager

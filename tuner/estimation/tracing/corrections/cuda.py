@@ -214,6 +214,12 @@ def _learned_backward(_out: object, _gradient: Tensor, input: Tensor, *_: object
     return [bytes_of(input), bytes_of(input)]
 
 
+def _pairs(_out: Tensor, _gradient: Tensor, input: Tensor, *others: Any) -> Steps:
+    """What each point adds to the gradient of each other (DistanceKernel.cu)."""
+    count = others[0].shape[-2] if isinstance(others[0], Tensor) else input.shape[0] - 1
+    return [RESULTS, count * bytes_of(input)]
+
+
 ON_EVERY_CARD: Mapping[Operator | str, Rule] = {
     **dict.fromkeys([aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default], _product),
     **dict.fromkeys([aten.index_put.default, aten.index_put_.default], _index_put),
@@ -222,6 +228,9 @@ ON_EVERY_CARD: Mapping[Operator | str, Rule] = {
     aten._embedding_bag_backward.default: _embedding_bag_backward,
     aten.cumsum.default: _cumulative,
     aten.cumprod.default: _cumulative,
+    aten.col2im.default: copy_of_first,
+    aten._cdist_backward.default: _pairs,
+    aten._pdist_backward.default: _pairs,
     aten.sort.default: _sort,
     aten.sort.stable: _sort,
     aten._unique2.default: _unique,

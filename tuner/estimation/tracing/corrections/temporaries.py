@@ -66,8 +66,9 @@ def _two_buffers(out: Tensor, input: Tensor, target: Tensor, *_: object) -> int:
     return 2 * max(bytes_of(input), bytes_of(target)) - (bytes_of(out) if out.dim() else 0)
 
 
-def _soft_margin_backward(out: Tensor, *_: object) -> int:
-    return 2 * bytes_of(out)
+def _soft_margin_backward(out: Tensor, *_: object) -> Steps:
+    """The negative target, its product with the input, and the exponential of that (Loss.cpp)."""
+    return [bytes_of(out), bytes_of(out), bytes_of(out), -2, -1, RESULTS]
 
 
 def _logsumexp(out: Tensor, input: Tensor, *_: object) -> int:
