@@ -28,6 +28,8 @@ NOT_GIVEN = object()
 _OPEN, _BETWEEN, _CLOSE = "\ue000", "\ue001", "\ue002"
 _NAMED = re.compile(f"{_OPEN}([a-z_]+)(?:{_BETWEEN}([^{_CLOSE}]*))?{_CLOSE}")
 OTHER_METHODS = "use the measured or the static method"  # for a workload whose step cannot be traced
+# For a function's step, which cannot be measured either and has no formula.
+NO_OTHER_METHOD = "give memory_gb, or leave estimate out, as the peaks of the first trials teach"
 
 
 def option(parameter: str, value: object = NOT_GIVEN) -> str:

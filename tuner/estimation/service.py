@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner.decisions.seconds import Pace
-from tuner.errors import OTHER_METHODS, InputError, ParameterError, TunerError, WorkloadError, joined, option, spelled
+from tuner.errors import InputError, ParameterError, TunerError, WorkloadError, joined, option, spelled
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Sample, to_sample
 from tuner.estimation.estimate_cache import memory_key
@@ -131,9 +131,7 @@ class EstimationService:
             try:
                 return self._built(workload, config, device)
             except TunerError as error:
-                # A function has no step that could be measured, and no static formula.
-                remedy = "give memory_gb, or leave estimate out, as the peaks of the first trials teach"
-                causes, reasons = [error], [f"not traced: {error.text.replace(OTHER_METHODS, remedy)}"]
+                causes, reasons = [error], [f"not traced: {error.text}"]
         fault: TunerError | None = None
         for estimator in dict.fromkeys([*chosen, *serving]):
             try:

@@ -120,7 +120,7 @@ def test_values_that_leave_torch_stand_in_for_unknown_ones() -> None:
 
 
 def test_a_shape_that_follows_from_floats_names_the_operator() -> None:
-    with pytest.raises(Untraceable, match=r"aten\.index\.Tensor.*use the measured or the static method"):
+    with pytest.raises(Untraceable, match=r"aten\.index\.Tensor.*: give memory_gb, or leave estimate out"):
         of(lambda x: x[x > 0].sum(), 5)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import fake_tensor
 
-from tuner.errors import OTHER_METHODS, TunerError, WorkloadError, one_line
+from tuner.errors import NO_OTHER_METHOD, OTHER_METHODS, TunerError, WorkloadError, one_line
 from tuner.estimation.caching_allocator import DEFAULT, PRIVATE, SIDE
 from tuner.estimation.cards import CardProperties
 from tuner.estimation.tracing.corrections.in_place import sole_owners
@@ -99,20 +99,21 @@ def trace_step(
     card: CardProperties | None = None,
     origins: bool = False,
     forward: bool = False,
+    remedy: str = NO_OTHER_METHOD,
 ) -> Trace:
     """Traces two training steps of any model; ``card``, ``origins`` and ``forward`` are as in ``trace_workload``.
 
     ``make`` returns the model, its optimizer (or None) and a function that returns a batch's loss. A model that
     ``make`` builds takes no memory. One that exists already keeps its state: gradients and optimizer state are
-    restored. A step that cannot be traced raises ``Untraceable``.
+    restored. A step that cannot be traced raises ``Untraceable``, which says the ``remedy``.
     """
-    with tracing(device_kind, card, origins=origins) as tracker, ExitStack() as restore:
+    with tracing(device_kind, card, origins=origins, remedy=remedy) as tracker, ExitStack() as restore:
         with tracker.building():
             model, optimizer, loss = make()
         tracker.mark_live("data")  # the loss function's; model and optimizer get their categories below
         with tracker.paused():
             restore.enter_context(_left_as_found(model, optimizer))
-        puts = bool(tracker.events)
+        puts = tracker.on_gpu and bool(tracker.events)
         _mark_model(tracker, model)
         tracker.rest_on_host = puts
         if forward:
@@ -150,7 +151,7 @@ def _takes_closure(optimizer: torch.optim.Optimizer) -> bool:
 
 @contextmanager
 def tracing(
-    device_kind: DeviceKind, card: CardProperties | None, *, origins: bool = False
+    device_kind: DeviceKind, card: CardProperties | None, *, origins: bool = False, remedy: str = OTHER_METHODS
 ) -> Iterator[StorageTracker]:
     """Traces everything in this block, and then restores torch's random state, modes and switches."""
     tracker = StorageTracker(device_kind, with_origins=origins)
@@ -172,7 +173,7 @@ def tracing(
         operator = next((operator for raised, operator in mode.failures if raised is error), None)
         if operator is None and (wrong := to_workload_error(error, " while traced")):
             raise wrong from error
-        raise Untraceable(_reason(error, operator)) from error
+        raise Untraceable(f"{_reason(error, operator)}: {remedy}") from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
         log.disabled = was_silent
@@ -180,11 +181,11 @@ def tracing(
 
 
 def _reason(error: BaseException, operator: Operator | None) -> str:
-    """One line with the operation, its error and the remedy."""
+    """One line with the operation and its error."""
     text = one_line(error)
     text = text if len(text) <= 200 else text[:197] + "..."
     where = f"operator {operator} cannot be traced" if operator is not None else "the step failed while traced"
-    return f"{where} ({type(error).__name__}: {text}): {OTHER_METHODS}"
+    return f"{where} ({type(error).__name__}: {text})"
 
 
 def _mark_model(tracker: StorageTracker, model: nn.Module) -> None:

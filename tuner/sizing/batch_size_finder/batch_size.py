@@ -170,7 +170,7 @@ def _trace(step: TrainingStep, samples: Samples, device: Device, size: int) -> M
 
     try:
         with step.flags():
-            trace = trace_step(make, device_kind=device.kind, card=card_of(device))
+            trace = trace_step(make, device_kind=device.kind, card=card_of(device), remedy=OTHER_MODES)
     except Untraceable as error:
         if isinstance(error.__cause__, InputError):
             raise error.__cause__ from None
@@ -178,12 +178,15 @@ def _trace(step: TrainingStep, samples: Samples, device: Device, size: int) -> M
     return with_context(trace.to_estimate(device.kind), device)
 
 
+OTHER_MODES = 'use mode="measured" or mode="static"'
+
+
 def _explained(error: Untraceable, size: int) -> TunerError:
     """The error to raise, depending on whether the step or only its trace fails."""
     cause = error.__cause__
     if cause is not None and type(cause) in ORDINARY_ERRORS and not is_out_of_memory(cause):
         return InputError(f'{step_failed(size, cause)} (traced without values; mode="measured" runs it with them)')
-    return Untraceable(f'{error}, which are mode="measured" and mode="static"')
+    return error
 
 
 def _traced_tensor(tensor: torch.Tensor) -> torch.Tensor:

@@ -73,9 +73,9 @@ def optimizer_bytes(step: TrainingStep, device_kind: DeviceKind) -> tuple[int, i
         return step.model, step.make_optimizer(), loss
 
     try:
-        trace = trace_step(make, device_kind=device_kind)
+        trace = trace_step(make, device_kind=device_kind, remedy='use mode="measured"')
     except Untraceable as error:
-        raise InputError(f'optimizer: its state cannot be counted: {error}; use mode="measured"') from error
+        raise InputError(f"optimizer: its state cannot be counted: {error}") from error
     return trace.parts_at_peak()["optimizer"], trace.peak_bytes()
 
 
