@@ -99,6 +99,7 @@ def more_trials_than_slots(patch: Patch) -> None:
 
 def a_device_that_is_kept(patch: Patch) -> None:
     patch.setattr(claims, "IDLE_SECONDS", 1e9)
+    patch.setattr(claims, "DONE_SECONDS", 1e9)
 
 
 def a_device_that_is_not_asked_for(patch: Patch) -> None:

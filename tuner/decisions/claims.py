@@ -8,10 +8,11 @@ from tuner.decisions.state import State
 from tuner.trial import Device
 
 IDLE_SECONDS = 10.0
+DONE_SECONDS = 1.0  # if nothing waits, nor follows
 
 
 class Claims:
-    """Wants each device that trials wait for, and gives it back when it has been unused for ``IDLE_SECONDS``.
+    """Wants each device that trials wait for, and gives it back when it has been unused for some seconds.
 
     Those of this machine alone are the study's from its beginning to its end.
     """
@@ -29,6 +30,7 @@ class Claims:
         if state.plan is None or state.stopping:
             return None
         more = self._more() + len(state.paused)
+        most = IDLE_SECONDS if state.waiting or state.delayed or more else DONE_SECONDS
         for device in state.plan.devices:
             if not device.node_id or device in state.lost:
                 continue
@@ -40,7 +42,7 @@ class Claims:
                     return Released(device)
             elif self._packer.uses(device):
                 self._idle_since.pop(device, None)
-            elif now - self._idle_since.setdefault(device, now) >= IDLE_SECONDS:
+            elif now - self._idle_since.setdefault(device, now) >= most:
                 del self._idle_since[device]
                 return Released(device)
         return None

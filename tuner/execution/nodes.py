@@ -111,12 +111,12 @@ def ask(
     hosts, look = _hosts(usable), teller(packages)
     ours = look()
 
-    def tell(choice: DeviceChoice) -> tuple[dict[str, str], tuple[Device, ...]]:
+    def tell(choice: DeviceChoice) -> tuple[dict[str, str], dict[str, str], tuple[Device, ...]]:
         if (found := look()) != ours:
-            return found, ()
+            return ours, found, ()
         from tuner.machine.devices import detect
 
-        return found, detect(choice)
+        return ours, found, detect(choice)
 
     return {
         on_node(tell, node["NodeID"]).remote(node_choice): (node, hosts[node["NodeID"]])
@@ -130,12 +130,13 @@ def answered(answer: ObjectRef, node: Node, host: str) -> tuple[Device, ...]:
     import ray
 
     try:
-        found, devices = cast(tuple[dict[str, str], tuple[Device, ...]], ray.get(answer, timeout=PROBE_SECONDS))
+        told = cast(tuple[dict[str, str], dict[str, str], tuple[Device, ...]], ray.get(answer, timeout=PROBE_SECONDS))
     except (ray.exceptions.RayError, InputError) as error:
         raise InputError(
             f"node {host} is left out: it does not report its devices: {last_line(str(error))}"
         ) from error
-    if lacks := differences(teller(list(found))(), found):
+    ours, found, devices = told
+    if lacks := differences(ours, found):
         raise InputError(f"node {host} is left out: it has {', '.join(lacks)}: install there what is here")
     free = ray._private.state.available_resources_per_node().get(node["NodeID"], {})
     return tuple(replace(device, host=host) for device in limited_by_ray(devices, node, free))
@@ -280,8 +281,8 @@ class NodeWatch:
 
     @property
     def head_answers(self) -> bool:
-        """Whether Ray's head answered the last check; otherwise calls to it would hang."""
-        return self._answered >= self._looked
+        """Whether Ray's head answers now; otherwise calls to it would hang, until Ray ends this process."""
+        return port_answers(self._head, PORT_SECONDS)
 
     def _look(self) -> None:
         if port_answers(self._head, PORT_SECONDS):  # else ``ray.nodes`` would hang

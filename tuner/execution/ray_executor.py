@@ -48,6 +48,7 @@ from tuner.machine.devices import DeviceChoice
 from tuner.machine.processes import free_port, shorten
 from tuner.trial import LOOPBACK, Began, Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.base import is_built_in
+from tuner.workloads.packages import sources
 from tuner.workloads.pickling import sent_by_value
 from tuner.workloads.task import Tasks
 
@@ -150,8 +151,9 @@ class RayExecutor(Executor):
         where = {device: device.node_id or own_node for device in plan.devices}
         one_machine = on_one_machine(nodes, {own_node, *where.values()})
         if self._data is None or (self._by_name and not one_machine):
-            codes = [task.workload.code for task in self._tasks.values() if not is_built_in(task.workload)]
-            with sent_by_value([] if one_machine else codes):
+            own = [task.workload for task in self._tasks.values() if not is_built_in(task.workload)]
+            codes = [] if one_machine else [getattr(workload, "path", workload.code) for workload in own]
+            with sent_by_value(codes, sources(codes)):
                 # One object, as Ray does not resolve references within containers. It shares arrays nevertheless.
                 self._data, self._by_name = put(self._tasks, self._files, one_machine=one_machine), one_machine
         self._shared = (self._data, plan.threads, self._options)

@@ -58,7 +58,7 @@ class Reservations:
     def look(self) -> Iterator[Held]:
         """Says which devices are held now."""
         now = time.monotonic()
-        if now < self._look_at or not self._watch.head_answers:
+        if now < self._look_at or not self._claimed or not self._watch.head_answers:
             return
         for device in self._claimed:
             self._pools[device].reserve()
@@ -94,7 +94,8 @@ class Reservations:
         It is removed once it has a place.
         """
         now, plan = time.monotonic(), state.plan
-        if plan is None or now < self._ask_again or not self._watch.head_answers:
+        idle = not (state.waiting or self._demanded)
+        if idle or plan is None or now < self._ask_again or not self._watch.head_answers:
             return
         from ray.util import placement_group, remove_placement_group
 

@@ -2,11 +2,18 @@
 
 import ast
 import inspect
+import os
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+
+from tuner.trial import MB
+from tuner.workloads.pickling import Sources, search_path
+
+INSTALLED = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+MOST_BYTES = 16 * MB  # of the files of a folder that are sent
 
 
 def installed(code: Iterable[object]) -> list[str]:
@@ -14,17 +21,45 @@ def installed(code: Iterable[object]) -> list[str]:
 
     Other machines must have them, too.
     """
-    names, there = set[str](), [sysconfig.get_path(name) for name in ("purelib", "platlib")]
-    for part in code:
-        with suppress(OSError, TypeError, SyntaxError, ValueError):  # no file, as of a notebook's function
-            file = part if isinstance(part, Path) else Path(inspect.getsourcefile(part) or "")  # type: ignore[arg-type]
-            imported(ast.parse(file.read_bytes()), file.parent, names)
+    names = set[str]()
+    for file, folder in _files(code):
+        imported(ast.parse(file.read_bytes()), folder, names)
     found = set[str]()
     for name in names - {"tuner"}:
         with suppress(ImportError, ValueError):  # ValueError for a module without a specification
-            if (spec := find_spec(name)) and (spec.origin or "").startswith(tuple(there)):
+            if (spec := find_spec(name)) and (spec.origin or "").startswith(INSTALLED):
                 found.add(name)
     return sorted(found)
+
+
+def sources(code: Iterable[object]) -> dict[str, Sources]:
+    """By folder: the files of classes, functions and scripts, with the modules beside them that they import."""
+    found: dict[str, Sources] = {}
+    for file, folder in _files(code):
+        names = imported(ast.parse(file.read_bytes()), folder, set())
+        files = {file, *(one for name in names for one in _modules(folder, name))}
+        contents = {str(one.relative_to(folder)): one.read_bytes() for one in files}
+        if sum(map(len, contents.values())) <= MOST_BYTES:
+            found[str(folder)] = {**found.get(str(folder), {}), **contents}
+    return found
+
+
+def _files(code: Iterable[object]) -> Iterator[tuple[Path, Path]]:
+    """The file of each class, function and script, and the folder from which it imports others."""
+    for part in code:
+        with suppress(OSError, TypeError, SyntaxError, ValueError):  # no file, as of a notebook's function
+            file = part if isinstance(part, Path) else Path(inspect.getsourcefile(part) or "")  # type: ignore[arg-type]
+            ast.parse(file.read_bytes())
+            file = Path(os.path.abspath(file))
+            folder = "" if isinstance(part, Path) else search_path(part)
+            yield file, Path(folder) if folder else file.parent
+
+
+def _modules(folder: Path, name: str) -> Iterator[Path]:
+    """The files of a module or a package in a folder."""
+    if name == "tuner" or str(folder) in INSTALLED:  # where others' packages are, too
+        return
+    yield from (file for file in (folder / f"{name}.py", *(folder / name).rglob("*.py")) if file.is_file())
 
 
 def imported(tree: ast.Module, folder: Path, names: set[str]) -> set[str]:
@@ -37,7 +72,7 @@ def imported(tree: ast.Module, folder: Path, names: set[str]) -> set[str]:
             packages.add(node.module.partition(".")[0])
     new = packages - names
     names |= new
-    for name in new:
-        with suppress(OSError, SyntaxError, ValueError):  # no such module in the folder, or one that cannot be parsed
-            imported(ast.parse((folder / f"{name}.py").read_bytes()), folder, names)
+    for file in [file for name in new for file in _modules(folder, name)]:
+        with suppress(OSError, SyntaxError, ValueError):  # it cannot be read
+            imported(ast.parse(file.read_bytes()), folder, names)
     return names

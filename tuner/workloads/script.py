@@ -59,18 +59,20 @@ class Script(CommandLine):
         """Runs the script as ``python script.py …`` does, in this process."""
         with self.in_trial(config, session) as (words, reports):
             print(f"$ {self.program} {shlex.join(words)}", flush=True)
-            sys.argv = [str(self.path), *words]
-            sys.path.insert(0, str(self.path.parent))
+            sent = (Path(folder, self.path.name) for folder in sys.path)  # to a machine without its folder
+            path = self.path if self.path.exists() else next(filter(Path.is_file, sent), self.path)
+            sys.argv = [str(path), *words]
+            sys.path.insert(0, str(path.parent))
             with writing(os.environ.get("TUNER_TRIAL_DIR", os.devnull)) as wrote:
-                self._run(reports)
+                self._run(path, reports)
             if wrote:
                 session.tell(Wrote(tuple(sorted(wrote))))
 
-    def _run(self, reports: Reports) -> None:
+    def _run(self, path: Path, reports: Reports) -> None:
         with redirect_stdout(Output(reports)) as output, redirect_stderr(Output(reports, 2)) as errors:
             try:
                 with _looking(reports):
-                    runpy.run_path(str(self.path), run_name="__main__")
+                    runpy.run_path(str(path), run_name="__main__")
             except SystemExit as ended:
                 if ended.code not in (None, 0):
                     output.flush()
