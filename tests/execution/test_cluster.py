@@ -28,6 +28,7 @@ from tuner.execution import cluster as joining
 from tuner.execution.cluster import RayConnection, find_address, join_cluster
 from tuner.execution.mapped_arrays import loaded, put, unpack
 from tuner.execution.nodes import (
+    NodeWatch,
     cluster_devices,
     crash_signal,
     differences,
@@ -394,6 +395,14 @@ def test_what_is_free_of_a_node_is_taken_and_a_node_without_a_free_device_is_wai
     for free, had in (({"CPU": 3.0, "memory": float(GB // 2)}, (3, GB // 2)), ({"CPU": 3.0}, (8, GB))):
         (cpu,) = limited_by_ray(ram, {**node, "Resources": {"CPU": 8.0, "memory": float(GB)}}, free)
         assert (cpu.cores, cpu.total_bytes) == had
+
+
+def test_whether_the_head_answers_is_asked_anew_before_each_call_that_would_hang() -> None:
+    watch = object.__new__(NodeWatch)
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        watch._head = f"127.0.0.1:{head.getsockname()[1]}"
+        assert watch.head_answers
+    assert not watch.head_answers
 
 
 def test_the_kernels_counter_of_processes_killed_for_memory_is_read(tmp_path: Path) -> None:
