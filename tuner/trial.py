@@ -75,6 +75,7 @@ class Device:
     instance: int | None = None  # a MIG instance's number on its GPU; None for a whole GPU, and for RAM
     multiprocessors: int = 0  # those of a MIG instance; 0 for a whole GPU, whose model says it, or if unknown
     context_bytes: int = 0  # what a process takes of a GPU beside its tensors, as it was measured; 0 if it was not
+    shared_bytes: int = 0  # what the processes for trials share of a machine's RAM, which counts once
 
     @property
     def label(self) -> str:

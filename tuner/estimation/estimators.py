@@ -16,7 +16,7 @@ from tuner.estimation.calibration import UNCALIBRATED_MARGIN
 from tuner.estimation.cards import card_of
 from tuner.estimation.estimate_cache import cached
 from tuner.estimation.graphsage_formula import estimate_graphsage
-from tuner.estimation.overheads import NCCL_BYTES, RAY_BYTES, context_of, import_bytes
+from tuner.estimation.overheads import NCCL_BYTES, context_of, import_bytes, in_fork
 from tuner.machine.allocator_settings import allocator_key
 from tuner.training.ranks import BACKEND
 from tuner.trial import CHECKPOINTING, CUDA_GRAPHS, LEARNED, MB, Config, Device, MemoryEstimate
@@ -98,7 +98,7 @@ class MeasuredEstimator(Estimator):
 
         model = needs_workload(workload, "a measured step")
         measured = measure(model, config, data, device, expandable_segments).estimate
-        context = measured.context_bytes + (RAY_BYTES if device.kind == "cpu" else 0)
+        context = in_fork(measured.context_bytes) if device.kind == "cpu" else measured.context_bytes
         return replace(measured, context_bytes=context, margin=UNCALIBRATED_MARGIN)
 
 

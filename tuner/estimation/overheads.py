@@ -14,8 +14,6 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import psutil
-
 from tuner.errors import ExecutionError, InputError, one_line
 from tuner.machine.devices import driver_version, pin
 from tuner.trial import GB, MB, Device, MemoryEstimate
@@ -25,22 +23,21 @@ if TYPE_CHECKING:
     from tuner.workloads.program import Program
 
 # Used without a calibration. CUDA contexts took 200 to 762 MiB, depending on driver, GPU and lazy loading: that of a
-# GPU of this machine is measured (``context_of``). CPU trials with a few MB of tensors peaked at 340 to 370 MB; a Ray
-# worker has 265 MB of that before its first trial.
-CONTEXT_BYTES = {"cuda": 500 * MB, "cpu": 350 * MB}
+# GPU of this machine is measured (``context_of``). A CPU trial's process, which is a fork where that is possible, had
+# 42 MB of its own after its first step, and a reserve for what it copies (``COPIED_BYTES``); Ray's part is the rest.
+FORKED = sys.platform == "linux"
+CONTEXT_BYTES = {"cuda": 500 * MB, "cpu": (150 if FORKED else 450) * MB}
 CONTEXTS = 50 * MB, 3 * GB  # what one can take: anything else is not a context's alone
 CONTEXT_SECONDS = 120  # for a process to make one
 # What NCCL takes of a GPU for a rank: a guess until a card has shown it. On H100s it had 32 channels with buffers of
 # 10 MiB (github.com/NVIDIA/nccl/issues/1685).
 NCCL_BYTES = 320 * MB
-RAY_BYTES = 90 * MB  # Ray's part of a CPU worker, which a process that measures a step does not have
+# What trials on a CPU share, as their processes are forks of one with torch and PyG: that has 303 MB of its own.
+SHARED_BYTES = 300 * MB if FORKED else 0
 # torch.utils.checkpoint and torch's own optimizers import torch.compile, see ``step`` and ``optimizers`` in
 # ``tuner.training``.
 COMPILER_BYTES = 76 * MB
-# torch_geometric imports all of its data sets and torch.compile's machinery. A new process grows by 192 MB where
-# transformers is installed, which it imports too, and by 167 MB elsewhere. Part of that is in CONTEXT_BYTES, as other
-# trials import it later: workers with a few MB of tensors peaked at 460 to 480 MB.
-PYG, PYG_BYTES = "torch_geometric", 130 * MB
+PYG = "torch_geometric"  # which imports that, too
 # The gaps between smaller tensors in a worker's heap (``tuner.machine.caps``), as a share of these tensors. They were
 # 14 to 43 % at the smallest caps under which GraphSAGE 32x2 to 256x4, 512x2 with batches of 80,000 and an MLP ran.
 HEAP_SLACK = 0.5
@@ -120,7 +117,7 @@ def _made_context(_content: bytes, device: Device) -> tuple[int, bool]:
 
 
 def import_bytes(cls: type[Workload], *, compiler: bool = False) -> int:
-    """The bytes that a CPU worker takes for what this class imports beside torch.
+    """The bytes that a CPU worker takes for what this class imports beside torch and its ``imports``.
 
     Measuring them takes seconds in a new process. So that is done only for a module that uses more than numpy, torch,
     PyG and the standard library.
@@ -137,7 +134,7 @@ def import_bytes(cls: type[Workload], *, compiler: bool = False) -> int:
     packages = {name.partition(".")[0] for name in (*names, *cls.imports)}
     compiler_bytes = COMPILER_BYTES if compiler and PYG not in packages else 0
     if packages <= IN_EVERY_WORKER | {PYG}:
-        return PYG_BYTES if PYG in packages else compiler_bytes
+        return compiler_bytes
     return _measured(_growth, cls.__new__(cls), f"workload {cls.name}") + compiler_bytes
 
 
@@ -157,7 +154,7 @@ def _measured(growth: Callable[[bytes], int], trainable: Trainable, name: str) -
     from tuner.estimation.measure import packed, run_in_new_process
 
     try:
-        content = packed(trainable)
+        content = packed(tuple(trainable.imports), packed(trainable))
         key = growth.__name__, sha256(content).digest()
         if key not in _GROWTHS:
             _GROWTHS[key] = run_in_new_process(growth, content)
@@ -174,30 +171,33 @@ def _module(value: object) -> str:
 
 
 def _program_growth(content: bytes) -> int:
-    """The bytes by which this process grows as it gets ready for a program, after the start of every worker."""
-    from tuner.estimation.measure import unpacked
+    """What this process takes of its own to get ready for a program, after the start of every worker."""
     from tuner.training.program import warm_up_program
     from tuner.training.rehearsal import warm_up
     from tuner.workloads.task import TrainingTask
 
     warm_up("cpu", 1)
-    before = psutil.Process().memory_info().rss
-    (program,) = unpacked(content)
-    warm_up_program("cpu", 1, [TrainingTask(program, None)])
-    return max(0, int(psutil.Process().memory_info().rss - before))
+    return _growth(content, lambda program: warm_up_program("cpu", 1, [TrainingTask(program, None)]))
 
 
-def _growth(content: bytes) -> int:
-    """The bytes by which this process grows as it unpacks the content, after the imports of every worker."""
-    import torch  # noqa: F401
-
+def _growth(content: bytes, then: Callable[[Program], None] = lambda _: None) -> int:
+    """What this process takes of its own to unpack the content and for ``then``, after a worker's imports."""
     from tuner.estimation.measure import unpacked
+    from tuner.machine.peak import own_bytes
 
-    before = psutil.Process().memory_info().rss
-    (workload,) = unpacked(content)
-    for name in workload.imports:
-        import_module(name)
-    return max(0, int(psutil.Process().memory_info().rss - before))
+    names, inner = unpacked(content)
+    for name in ("torch", *names):
+        with suppress(Exception):  # the trial will raise it again
+            import_module(name)
+    before = own_bytes()
+    (trainable,) = unpacked(inner)
+    then(trainable)
+    return max(0, own_bytes() - before)
+
+
+def in_fork(context_bytes: int) -> int:
+    """What a CPU trial's process takes beside its tensors, of what a new process takes."""
+    return CONTEXT_BYTES["cpu"] + max(0, context_bytes - SHARED_BYTES)
 
 
 def with_host(estimate: MemoryEstimate, own_bytes: int, *, keeps_weights: bool = True) -> MemoryEstimate:

@@ -156,9 +156,10 @@ def _device_text(plan: Plan, index: int, whose: str, *, known: bool) -> str:
     device, budget, fit = plan.devices[index], plan.budgets[index], plan.fits[index]
     share = f", each with 1/{fit} of it" if plan.packing == "uniform" and fit else ""
     cores = f", {device.cores} CPU cores" if device.cores else ""
+    shared = f", {gb_text(device.shared_bytes, 1)} shared by trials" if device.shared_bytes else ""
     return (
         f"{device.name}: {gb_text(device.total_bytes, 1)} in all, {gb_text(plan.buffer_bytes, 1)} buffer, "
-        f"{gb_text(device.free_bytes, 1)} free: {gb_text(budget, 1)} for trials{cores}\n"
+        f"{gb_text(device.free_bytes, 1)} free{shared}: {gb_text(budget, 1)} for trials{cores}\n"
         f"{_quotient(budget, plan.footprint_bytes, fit) + ' by memory, ' if known else ''}at most "
         f"{plan.expected[index]} {'ranks ' * (whose == 'rank')}run at once{share}"
     )

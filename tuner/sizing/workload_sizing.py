@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from tuner.errors import InputError, option
 from tuner.estimation.measure import measure
-from tuner.estimation.overheads import RAY_BYTES
+from tuner.estimation.overheads import in_fork
 from tuner.estimation.service import EstimationService
 from tuner.sizing.choices import (
     TRAINING_SET,
@@ -211,4 +211,5 @@ def _measured_bytes(predictor: Predictor, config: Config, chosen: Chosen) -> int
         device,
         predictor.service.expandable_segments,
     )
-    return measured.peak_bytes + (RAY_BYTES if device.kind == "cpu" else 0)
+    context = measured.estimate.context_bytes
+    return measured.peak_bytes + (in_fork(context) - context if device.kind == "cpu" else 0)

@@ -11,7 +11,7 @@ from tuner.decisions.events import Corrected, Decision, DeviceLost, Event, Joine
 from tuner.decisions.plan import Plan, make_plan, need_bytes
 from tuner.decisions.state import State
 from tuner.errors import InputError, ParameterError, option
-from tuner.estimation.overheads import measured_context
+from tuner.estimation.overheads import SHARED_BYTES, measured_context
 from tuner.machine.leases import with_leased
 from tuner.reporting.texts import count_text
 from tuner.spec.settings import Settings
@@ -24,7 +24,10 @@ from tuner.workloads.task import Selection
 
 def usable(devices: Sequence[Device], settings: Settings) -> tuple[Device, ...]:
     """The devices with their contexts, and the memory that other studies will free, within what the user allows."""
-    devices = [replace(device, context_bytes=measured_context(device)) for device in with_leased(devices)]
+    devices = [
+        replace(device, context_bytes=measured_context(device), shared_bytes=SHARED_BYTES * (device.kind == "cpu"))
+        for device in with_leased(devices)
+    ]
     if settings.device_memory_gb is None:
         return tuple(devices)
     return tuple(limited(device, int(settings.device_memory_gb * GB)) for device in devices)

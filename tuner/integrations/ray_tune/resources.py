@@ -20,14 +20,15 @@ from tuner.decisions.plan import budget_bytes, need_bytes
 from tuner.decisions.retry import RetryPolicy
 from tuner.errors import InputError, one_line
 from tuner.estimation.calibration import with_headroom
+from tuner.estimation.overheads import SHARED_BYTES
 from tuner.execution.nodes import Node
 from tuner.spec.commands import Estimate
 from tuner.spec.settings import Settings
 from tuner.trial import GB, MB, MOST_GB, Device, MemoryEstimate, Request, Trial
 
-# The CPU memory that a process of Tune takes beyond a worker of tuner: ray.tune, pandas, and pyarrow for checkpoints.
-# With few tensors, ``tests/support/tune_mnist.py`` took 470 MiB.
-TUNE_BYTES = 120 * MB
+# The CPU memory that a process of Tune, which is no fork, takes beyond a worker of tuner: ray.tune, pandas, and
+# pyarrow for checkpoints.
+TUNE_BYTES = SHARED_BYTES + 60 * MB
 RAY_STEP = 10_000  # Ray counts resources in units of 1 / RAY_STEP
 
 
