@@ -12,7 +12,6 @@ from tests.support.toy import Toy
 from tuner.estimation.overheads import (
     COMPILER_BYTES,
     CONTEXT_BYTES,
-    PYG_BYTES,
     context_of,
     import_bytes,
     program_bytes,
@@ -22,9 +21,9 @@ from tuner.workloads.lookup import find_workload
 from tuner.workloads.program import Function
 
 
-def test_workloads_of_pyg_take_what_pyg_imports_and_that_has_the_compiler() -> None:
+def test_workloads_of_pyg_take_nothing_for_it_as_trials_share_it_and_it_has_the_compiler() -> None:
     graphsage = type(find_workload("graphsage"))
-    assert import_bytes(graphsage) == import_bytes(graphsage, compiler=True) == PYG_BYTES
+    assert import_bytes(graphsage) == import_bytes(graphsage, compiler=True) == 0
 
 
 def test_a_module_that_names_pyg_counts_as_one_that_imports_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +31,7 @@ def test_a_module_that_names_pyg_counts_as_one_that_imports_it(monkeypatch: pyte
     module.conv = ModuleType("torch_geometric.nn")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     workload = type("Graphs", (Toy,), {"__module__": module.__name__})
-    assert import_bytes(workload) == PYG_BYTES
+    assert import_bytes(workload, compiler=True) == 0
 
 
 def test_a_workload_of_torch_alone_takes_the_compiler_where_it_needs_it() -> None:
@@ -44,9 +43,9 @@ def test_the_compiler_is_counted_once_where_a_module_imports_pyg_and_more(monkey
     module = ModuleType("graphs_and_more")
     module.conv, module.frames = ModuleType("torch_geometric.nn"), ModuleType("pandas")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr("tuner.estimation.overheads._measured", lambda *_: 7 * PYG_BYTES)
+    monkeypatch.setattr("tuner.estimation.overheads._measured", lambda *_: 7 * MB)
     workload = type("Graphs", (Toy,), {"__module__": module.__name__})
-    assert import_bytes(workload, compiler=True) == import_bytes(workload) == 7 * PYG_BYTES
+    assert import_bytes(workload, compiler=True) == import_bytes(workload) == 7 * MB
 
 
 def test_what_a_function_imports_is_measured_once_also_where_each_study_wraps_it_anew(

@@ -127,7 +127,8 @@ def _of_step(step: Step, options: EstimateOptions, device: Device) -> MemoryEsti
     if options.memory_estimation not in ("auto", "traced"):
         rule = "a step of your own can only be traced"
         raise ParameterError("memory_estimation", options.memory_estimation, rule)
-    return with_context(trace_of_step(step, device).to_estimate(device.kind, options.expandable_segments), device)
+    estimate = trace_of_step(step, device).to_estimate(device.kind, options.expandable_segments)
+    return with_context(estimate, device, alone=True)
 
 
 def transformer(options: EstimateOptions) -> TransformerConfig | None:

@@ -189,9 +189,9 @@ def first_share(budget_bytes: int, workers: int, context_bytes: int) -> int:
     return budget_bytes // max(1, min(workers or FIRST_SHARES, most))
 
 
-def with_context(estimate: MemoryEstimate, device: Device) -> MemoryEstimate:
-    """The estimate with what a process on this device takes beside its tensors."""
-    return _in_context(estimate, *context_of(device))
+def with_context(estimate: MemoryEstimate, device: Device, *, alone: bool = False) -> MemoryEstimate:
+    """The estimate with what a process on this device takes beside its tensors, see ``context_of``."""
+    return _in_context(estimate, *context_of(device, alone=alone))
 
 
 def with_nccl(estimate: MemoryEstimate) -> MemoryEstimate:

@@ -34,6 +34,7 @@ CONTEXT_SECONDS = 120  # for a process to make one
 NCCL_BYTES = 320 * MB
 # What trials on a CPU share, as their processes are forks of one with torch and PyG: that has 303 MB of its own.
 SHARED_BYTES = 300 * MB if FORKED else 0
+ALONE_BYTES = 200 * MB if FORKED else 0  # what a process that is no fork takes beyond one, for torch alone
 # torch.utils.checkpoint and torch's own optimizers import torch.compile, see ``step`` and ``optimizers`` in
 # ``tuner.training``.
 COMPILER_BYTES = 76 * MB
@@ -51,15 +52,17 @@ WEIGHTS_KEPT = 2
 IN_EVERY_WORKER = {*sys.stdlib_module_names, "numpy", "torch", "tuner"}
 
 
-def context_of(device: Device) -> tuple[int, str]:
+def context_of(device: Device, *, alone: bool = False) -> tuple[int, str]:
     """The bytes that a process on this device takes beside its tensors, and why they are assumed, if they are.
+
+    ``alone`` says that it is the user's own process, and no fork of one that has imported torch.
 
     A GPU of this machine is asked: a new process takes a first step there, once for each model of GPU, driver and
     torch, and the answer is kept beside the calibrations. It is not kept where the driver does not list that process,
     as in some containers: then others may have taken memory meanwhile.
     """
     if device.kind == "cpu" or device.node_id or not device.uuid:
-        return CONTEXT_BYTES[device.kind], ""
+        return CONTEXT_BYTES[device.kind] + ALONE_BYTES * (alone and device.kind == "cpu"), ""
     return _context_on(replace(device, free_bytes=0, free_ram_bytes=0, idle_cores=None, context_bytes=0))
 
 

@@ -120,7 +120,8 @@ def compute_batch_size(
     _check_model(step)
     normalises = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
     smallest = min(max_batch_size, 2 if normalises else 1)
-    context, (limit_bytes, limited_by) = context_of(target)[0], (int(target.total_bytes * target_utilization), MEMORY)
+    context = context_of(target, alone=True)[0]
+    limit_bytes, limited_by = (int(target.total_bytes * target_utilization), MEMORY)
     if total_gb is None and (room_bytes := context + _room_bytes(step, target)) < limit_bytes:
         limit_bytes, limited_by = room_bytes, FREE_MEMORY
     search = _Search(step, samples_of(sample), target, context, limit_bytes, limited_by, smallest, max_batch_size)
@@ -175,7 +176,7 @@ def _trace(step: TrainingStep, samples: Samples, device: Device, size: int) -> M
         if isinstance(error.__cause__, InputError):
             raise error.__cause__ from None
         raise _explained(error, size) from error
-    return with_context(trace.to_estimate(device.kind), device)
+    return with_context(trace.to_estimate(device.kind), device, alone=True)
 
 
 OTHER_MODES = 'use mode="measured" or mode="static"'
