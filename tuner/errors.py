@@ -27,6 +27,8 @@ NOT_GIVEN = object()
 # Characters that hardly any text of a user has: Unicode keeps them for private use.
 _OPEN, _BETWEEN, _CLOSE = "\ue000", "\ue001", "\ue002"
 _NAMED = re.compile(f"{_OPEN}([a-z_]+)(?:{_BETWEEN}([^{_CLOSE}]*))?{_CLOSE}")
+ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours in messages
+NO_REASON = "no reason was given"
 OTHER_METHODS = "use the measured or the static method"  # for a workload whose step cannot be traced
 # For a function's step, which cannot be measured either and has no formula.
 NO_OTHER_METHOD = "give memory_gb, or leave estimate out, as the peaks of the first trials teach"
@@ -190,3 +192,13 @@ class ExecutionError(TunerError, RuntimeError):
 
 class DevicesLost(ExecutionError):
     """Every device of a study is lost, as with the head of its cluster. Its folder has all that was done."""
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text that are not empty, without colours."""
+    return [line.strip() for line in ANSI.sub("", text).splitlines() if line.strip()] or [NO_REASON]
+
+
+def last_line(text: str) -> str:
+    """The last line of a text: in a traceback, the one that names the error."""
+    return lines_of(text)[-1]

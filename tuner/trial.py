@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 LOOPBACK = "127.0.0.1"
-MB = 2**20
-GB = 2**30
+MB, GB = 2**20, 2**30
 MOST_TRIALS = 100_000  # of a study: each is planned before the first begins
 MOST_NAME = 200  # the most characters of a configuration's name
 LARGEST_NUMBER = 1e300  # the largest number that a configuration may have

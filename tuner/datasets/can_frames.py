@@ -37,7 +37,7 @@ from tuner.datasets.can_forms import (
     identifier_value,
     named_columns,
 )
-from tuner.datasets.faults import line_fault, reading, shown
+from tuner.datasets.faults import RowFault, line_fault, reading, shown
 from tuner.datasets.texts import first_line, opened, unpacked
 from tuner.errors import DataError, one_line, option
 from tuner.machine.safe_files import regular
@@ -75,15 +75,6 @@ class Frames:
     def take(self, rows: NDArray[np.int64] | slice) -> Frames:
         """Some of the frames."""
         return Frames(self.time[rows], self.identifier[rows], self.data[rows], self.injected[rows])
-
-
-class RowFault(ValueError):
-    """What is wrong with a row, which is counted from 0 in its chunk."""
-
-    def __init__(self, row: int, reason: str) -> None:
-        """Keeps the row for whoever knows the file."""
-        super().__init__(reason)
-        self.row = row
 
 
 def in_order(parts: Sequence[Frames]) -> Frames:

@@ -35,3 +35,12 @@ def unexpected(path: Path, number: int, line: str, expected: str) -> DataError:
 def shown(line: str) -> str:
     """The beginning of a line, quoted."""
     return repr(line if len(line) <= LONGEST else line[:LONGEST] + "…")
+
+
+class RowFault(ValueError):
+    """What is wrong with a row, which is counted from 0 in its chunk."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        """Keeps the row for whoever knows the file."""
+        super().__init__(reason)
+        self.row = row

@@ -4,7 +4,6 @@ import atexit
 import ctypes
 import logging
 import os
-import re
 import secrets
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import ExecutionError, InputError, ParameterError, TunerError, one_line, option
+from tuner.errors import ExecutionError, InputError, ParameterError, TunerError, last_line, one_line, option
 from tuner.machine.caps import environment
 from tuner.machine.interrupts import SIGNALS, take_back
 from tuner.machine.private_folder import NAME_LENGTH, SOCKET_BYTES, private_folder, usable_bases
@@ -38,8 +37,6 @@ OWN_STOP_SECONDS = 1.0  # for our own Ray to end by itself; a study that is brok
 INTERRUPTED = 130  # the exit code
 AUTH_MODE, AUTH_TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 SERVICES = ("start_api_server", "start_log_monitor", "start_monitor")
-ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours in Ray's messages
-NO_REASON = "no reason was given"
 TEMPORARY = "ray"  # Ray opens its folder to everybody, so it lies in a private one
 # The longest path that Ray makes in there, as process ids have at most seven digits.
 LONGEST_SOCKET = f"/{TEMPORARY}/session_2026-01-31_23-59-59_999999_4194304/sockets/plasma_store"
@@ -397,13 +394,3 @@ def _refusal(address: str, mode: str) -> str:
         wrong = f"what listens there does not answer like a Ray head within {ANSWER_SECONDS} s"
         raise ParameterError("address", address, wrong) from error
     return last_line(answer.stderr) if answer.returncode else ""
-
-
-def lines_of(text: str) -> list[str]:
-    """The lines of a text that are not empty, without colours."""
-    return [line.strip() for line in ANSI.sub("", text).splitlines() if line.strip()] or [NO_REASON]
-
-
-def last_line(text: str) -> str:
-    """The last line of a text: in a traceback, the one that names the error."""
-    return lines_of(text)[-1]

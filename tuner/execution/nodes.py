@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NewType, Protocol, TypedDict, TypeVar, cast
 
-from tuner.errors import InputError, ParameterError
-from tuner.execution.cluster import PORT_SECONDS, last_line
+from tuner.errors import InputError, ParameterError, last_line
+from tuner.execution.cluster import PORT_SECONDS
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.processes import port_answers, signal_text
 from tuner.trial import Device

@@ -12,9 +12,9 @@ from typing import BinaryIO, ClassVar, Unpack
 from tuner.decisions.events import DeviceLost, Joined
 from tuner.decisions.plan import Plan
 from tuner.decisions.state import State
-from tuner.errors import DevicesLost, ExecutionError, InputError
+from tuner.errors import DevicesLost, ExecutionError, InputError, last_line
 from tuner.execution.child import Worker as Worker
-from tuner.execution.cluster import RayConnection, StartedRay, connected, join_cluster, last_line, local_ray
+from tuner.execution.cluster import RayConnection, StartedRay, connected, join_cluster, local_ray
 from tuner.execution.executor import (
     START_SECONDS,
     Executor,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from tuner.execution.cluster import ANSI, lines_of
+from tuner.errors import ANSI, lines_of
 from tuner.execution.nodes import NodeWatch, ObjectRef, WorkerHandle, on_node, oom_kills, post_mortem
 from tuner.execution.pool import WorkerPool
 from tuner.machine.caps import OUT_OF_MEMORY, OUT_OF_RAM, near_cap
