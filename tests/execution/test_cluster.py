@@ -19,7 +19,7 @@ import psutil
 import pytest
 from rpds import HashTrieMap
 
-from tests.support.ray_trials import Slow, placements, spread, until
+from tests.support.ray_trials import Slow, hold, placements, spread, until
 from tuner.decisions.events import DeviceLost, Held, Joined
 from tuner.decisions.plan import Plan, make_plan
 from tuner.decisions.state import State
@@ -78,12 +78,6 @@ def plan(joined: RayExecutor) -> Plan:
     for device in made.devices:
         hold(joined, device)
     return made
-
-
-def hold(executor: RayExecutor, device: Device) -> None:
-    """Asks for a device, and waits until it is held."""
-    executor.claim(device)
-    assert until(executor, Held).device == device
 
 
 @pytest.mark.long

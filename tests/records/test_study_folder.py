@@ -279,6 +279,7 @@ def test_what_a_kill_leaves_half_done_is_finished_or_removed(study: StudyFolder,
         "checkpoints/002.prune",
     ):
         (study.checkpoints.parent / left).write_bytes(b"half")
+    (study.checkpoints / "trials-002.partial").mkdir()
     (study.checkpoints / "002.pt").write_bytes(b"whole")
     with (study.path / "attempts.jsonl").open("a") as file:
         file.write('{"trial_id": "002", "sta')

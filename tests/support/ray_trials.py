@@ -14,11 +14,12 @@ from torch import Tensor, nn
 import tuner
 from tests.support.packing import start_all
 from tests.support.toy import Toy
+from tuner.decisions.events import Held
 from tuner.decisions.packer import Packer
 from tuner.decisions.plan import Plan
 from tuner.execution.executor import Executor
 from tuner.execution.stop_requests import StopRequests
-from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
+from tuner.trial import GB, Config, Device, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 from tuner.workloads.base import Batch
 
 
@@ -95,3 +96,9 @@ def until(executor: Executor, kind: type) -> Any:
                 return event
             assert not isinstance(event, Outcome), event
     raise AssertionError(f"no {kind.__name__} came")
+
+
+def hold(executor: Executor, device: Device) -> None:
+    """Asks for a device, and waits until it is held."""
+    executor.claim(device)
+    assert until(executor, Held).device == device

@@ -285,7 +285,7 @@ def test_another_process_has_the_class_by_its_folder_or_by_its_code(here: Path, 
     )
     sys.path.insert(0, str(here / "project"))
     workload = find_workload("mine:Mine")
-    with sent_by_value([workload] if by_value else [], {}):
+    with sent_by_value([workload] if by_value else []):
         content = cloudpickle.dumps((workload, workload.describe(3)))
     (here / "sent").write_bytes(content)
     if by_value:

@@ -9,7 +9,7 @@ import atexit
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
@@ -20,8 +20,10 @@ from pickle import dumps, loads
 from typing import Any, BinaryIO, cast
 
 from tuner.execution.mapped_arrays import opened
-from tuner.execution.nodes import oom_kills
+from tuner.execution.nodes import ObjectRef, oom_kills
+from tuner.execution.own_folders import Elsewhere, NodeFolder
 from tuner.execution.preload import Processes
+from tuner.execution.sent_files import Piece
 from tuner.execution.weights import WeightsLost
 from tuner.execution.worker import WORKER, TrialOptions, WorkerEvent
 from tuner.execution.worker_failures import at_cap, lost_outcome
@@ -250,15 +252,20 @@ class Worker:
         """Starts the process for trials of all tasks, whose data workers share."""
         adopt_descendants()  # so that they are ended with this process
         atexit.register(end_descendants)
-        self._device, self._options = device, options
-        self._child = Child(opened(tasks), device, threads, options)
+        self._device, self._folder = device, NodeFolder(options)
+        self._child = Child(opened(tasks), device, threads, self._folder.options)
 
-    def run(self, placement: Placement) -> Iterator[list[WorkerEvent]]:
-        """Streams lists of a trial's events, see ``run_in``. The trial's output goes to its log.
+    def run(
+        self, placement: Placement, given: Sequence[ObjectRef] = ()
+    ) -> Iterator[Sequence[WorkerEvent | Piece | Elsewhere]]:
+        """Streams lists of a trial's events, see ``run_in`` and ``NodeFolder``. The trial's output goes to its log.
 
         The study keeps that file short, and removes it at the end if it is empty.
         """
-        yield from run_in(self._child, replace(placement, device=self._device), self._options.log(placement.log))
+        log = self._folder.options.log(placement.log)
+        yield from self._folder.run(
+            placement, given, run_in(self._child, replace(placement, device=self._device), log)
+        )
 
     def answer(self, trial_id: str, answer: object) -> None:
         """Answers the question of a running trial. It is called in another thread than the trial's."""

@@ -149,10 +149,7 @@ class Executor(ABC):
         self._stop_requests.stop_all()
 
     def prune(self, trial_id: str) -> None:
-        """Asks a running trial to end soon; unless it ends before, it is ``pruned`` with its metrics so far.
-
-        On a node without the folder for checkpoints it trains on.
-        """
+        """Asks a running trial to end soon; unless it ends before, it is ``pruned`` with its metrics so far."""
         self._stop_requests.prune(trial_id)
 
     def end(self, trial_id: str, error: str) -> None:  # noqa: B027

@@ -38,9 +38,11 @@ from tuner.execution.nodes import (
     on_one_machine,
     usable_nodes,
 )
+from tuner.execution.own_folders import Elsewhere, StudyFiles
 from tuner.execution.pool import WorkerPool, bundle_of
 from tuner.execution.rank_group import RankGroup, meeting_at
 from tuner.execution.reservations import Reservations
+from tuner.execution.sent_files import Piece, code_of
 from tuner.execution.weights import weights_of
 from tuner.execution.worker_failures import RunningTrial, WorkerFailures, end_processes, raised_in_worker
 from tuner.machine.caps import worker_environment
@@ -48,7 +50,6 @@ from tuner.machine.devices import DeviceChoice
 from tuner.machine.processes import free_port, shorten
 from tuner.trial import LOOPBACK, Began, Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.base import is_built_in
-from tuner.workloads.packages import sources
 from tuner.workloads.pickling import sent_by_value
 from tuner.workloads.task import Tasks
 
@@ -142,6 +143,7 @@ class RayExecutor(Executor):
         self._watch, self._tasks = NodeWatch(device.node_id for device in plan.devices), dict(tasks)
         self._reservations = Reservations(self._pools, self._watch)
         self._failures = WorkerFailures(self._watch, caps=self._options.caps)
+        self._stop_requests = self._study_files = StudyFiles(self._options, self._watch.own_node)
         self.replan(plan)
 
     def replan(self, plan: Plan) -> None:
@@ -151,9 +153,11 @@ class RayExecutor(Executor):
         where = {device: device.node_id or own_node for device in plan.devices}
         one_machine = on_one_machine(nodes, {own_node, *where.values()})
         if self._data is None or (self._by_name and not one_machine):
-            own = [task.workload for task in self._tasks.values() if not is_built_in(task.workload)]
-            codes = [] if one_machine else [getattr(workload, "path", workload.code) for workload in own]
-            with sent_by_value(codes, sources(codes)):
+            own = [
+                task.workload for task in self._tasks.values() if not is_built_in(task.workload) and not one_machine
+            ]
+            self._options = replace(self._options, code=code_of(own))
+            with sent_by_value(workload.code for workload in own):
                 # One object, as Ray does not resolve references within containers. It shares arrays nevertheless.
                 self._data, self._by_name = put(self._tasks, self._files, one_machine=one_machine), one_machine
         self._shared = (self._data, plan.threads, self._options)
@@ -244,6 +248,7 @@ class RayExecutor(Executor):
             )
             for pool in self._pools.values() if reachable else ():
                 pool.close()
+            self._study_files.close(reachable=reachable)
         self._running.clear()
         self._groups.clear()
         self._pools.clear()
@@ -275,7 +280,8 @@ class RayExecutor(Executor):
     def _start(self, placement: Placement, *, new: bool, started: float) -> None:
         pool = self._pools[placement.device]
         worker, fresh = pool.take(placement, new=new)
-        stream = worker.run.options(num_returns="streaming").remote(placement)
+        given = self._study_files.begin(placement, pool.node_id)
+        stream = worker.run.options(num_returns="streaming").remote(placement, given)
         self._running[stream] = RunningTrial(placement, pool, worker, fresh, started, alone=self._options.fresh)
 
     def _ready(self, waited: list[object], timeout_seconds: float) -> set[object]:
@@ -296,8 +302,12 @@ class RayExecutor(Executor):
             self._worker_lost(run, error)
             return
         for event in events:
-            if isinstance(event, Began):
+            if isinstance(event, (Piece, Elsewhere)):
+                if text := self._study_files.hear(event, run.placement, run.pool.node_id):
+                    self._emit(Joined((), text))
+            elif isinstance(event, Began):
                 run.began = event
+                self._study_files.began(run.placement, run.pool.node_id)
             elif isinstance(event, EpochReport):
                 run.report = event
             if isinstance(event, (Began, Question, EpochReport)):

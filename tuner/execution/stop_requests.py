@@ -1,7 +1,6 @@
 """Asks running trials on all machines to end, by files beside their checkpoints.
 
-A busy worker answers no calls, and a second thread would change its memory. On a machine that does not see the
-folder, a trial trains to its end.
+A busy worker answers no calls, and a second thread would change its memory.
 """
 
 from contextlib import suppress

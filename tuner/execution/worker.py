@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tuner.errors import MissingMetric, TunerError, joined, one_line
 from tuner.execution.nodes import oom_kills
 from tuner.execution.preload import Launch
+from tuner.execution.sent_files import Code
 from tuner.execution.stop_requests import StopRequests
 from tuner.execution.weights import WeightsLost, to_bytes
 from tuner.machine.caps import (
@@ -62,12 +63,13 @@ class TrialOptions:
     """A study's options for its workers."""
 
     caps: bool = True
-    checkpoints: Path | None = None  # the folder for checkpoints; ignored if this machine does not have it
+    checkpoints: Path | None = None  # the folder for checkpoints; a node that lacks it has its own (``NodeFolder``)
     # The time between a trial's checkpoints and before the first. ``StopRequests`` cause another one.
     checkpoint_seconds: float = 60.0
     fresh: bool = False  # whether each trial has a process of its own
     in_study: bool = False  # whether trials run in the study's own process, which cannot be ended
     launch: Launch = field(default_factory=Launch)
+    code: tuple[Code, ...] = ()  # for machines that lack the user's code
 
     @property
     def logs(self) -> Path | None:

@@ -6,6 +6,7 @@
 import errno
 import io
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -112,6 +113,12 @@ def sync_folder(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Removes a file or a folder if it is there."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _discard(path: Path) -> None:

@@ -92,7 +92,7 @@ class StudyFolder:
         self.notes = self.journal.repair()
         for pattern in (f"*{PARTIAL}", f"{CHECKPOINTS}/*{PARTIAL}", f"{CHECKPOINTS}/*{PRUNE}"):
             for path in self.path.glob(pattern):
-                path.unlink()
+                safe_files.remove(path)
         for workload in self._objectives:
             self._find_weights(workload)
             self._keep_weights(workload, self._contenders(workload, self._weights[workload]))
@@ -173,7 +173,7 @@ class StudyFolder:
         """Removes the checkpoints of paused members of a population, except these."""
         for path in (self.path / CHECKPOINTS).glob("*@*"):
             if path.name.removesuffix(".pt") not in names:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                safe_files.remove(path)
 
     def attempts(self) -> list[Attempt]:
         """All lines of the journal in order, with those of earlier runs."""

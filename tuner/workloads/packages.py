@@ -9,11 +9,9 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from tuner.trial import MB
-from tuner.workloads.pickling import Sources, search_path
+from tuner.workloads.pickling import search_path
 
 INSTALLED = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
-MOST_BYTES = 16 * MB  # of the files of a folder that are sent
 
 
 def installed(code: Iterable[object]) -> list[str]:
@@ -32,16 +30,10 @@ def installed(code: Iterable[object]) -> list[str]:
     return sorted(found)
 
 
-def sources(code: Iterable[object]) -> dict[str, Sources]:
-    """By folder: the files of classes, functions and scripts, with the modules beside them that they import."""
-    found: dict[str, Sources] = {}
-    for file, folder in _files(code):
-        names = imported(ast.parse(file.read_bytes()), folder, set())
-        files = {file, *(one for name in names for one in _modules(folder, name))}
-        contents = {str(one.relative_to(folder)): one.read_bytes() for one in files}
-        if sum(map(len, contents.values())) <= MOST_BYTES:
-            found[str(folder)] = {**found.get(str(folder), {}), **contents}
-    return found
+def on_this_machine(path: Path) -> Path:
+    """A file of the study's machine: at its place, or below the current folder, to which its own was sent."""
+    below = (Path(*path.parts[begin:]).absolute() for begin in range(1, len(path.parts)))
+    return path if path.exists() else next(filter(Path.exists, below), path)
 
 
 def _files(code: Iterable[object]) -> Iterator[tuple[Path, Path]]:

@@ -1,6 +1,5 @@
 """The user's code: where it is, its revision and digest, and how other processes get it."""
 
-import atexit
 import builtins
 import hashlib
 import inspect
@@ -9,14 +8,11 @@ import linecache
 import multiprocessing
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -26,38 +22,19 @@ from typing import Any, cast
 UNPICKLED = 8
 GIT_SECONDS = 2.0  # git checks every file for changes, which takes long on a slow disk
 DESCRIBE = ("describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=12")
-Sources = Mapping[str, bytes]  # the contents of files, by their paths in a folder
-_sent: dict[str, Sources] = {}  # by folder: what is sent in the block of ``sent_by_value``
 LARGE = 256  # a text or bytes that are longer take their length alone
 
 
 class SearchPath:
-    """Folders that are added to ``sys.path`` when it is unpickled, so that what follows can be imported from them.
+    """Folders that are added to ``sys.path`` when it is unpickled, so that what follows can be imported from them."""
 
-    Of a folder that a machine lacks, the files are written to another one that were sent with it.
-    """
-
-    def __init__(self, *folders: str, sent: Mapping[str, Sources] | None = None) -> None:
+    def __init__(self, *folders: str) -> None:
         """Adds the folders to ``sys.path``, apart from empty ones."""
         self._folders = tuple(os.path.abspath(folder) for folder in folders if folder)
-        there = [
-            _written(sent[one]) if sent and one in sent and not os.path.isdir(one) else one for one in self._folders
-        ]
-        sys.path += [folder for folder in dict.fromkeys(there) if folder not in sys.path]
+        sys.path += [folder for folder in dict.fromkeys(self._folders) if folder not in sys.path]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(SearchPath, sent=dict(_sent)), tuple(dict.fromkeys([*self._folders, *_sent]))
-
-
-def _written(files: Sources) -> str:
-    """A new folder with these files, which is removed when this process ends."""
-    folder = tempfile.mkdtemp(prefix="tuner-code-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    for name, content in files.items():
-        file = Path(folder, name)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content)
-    return folder
+        return SearchPath, self._folders
 
 
 def search_path(code: object) -> str:
@@ -141,21 +118,19 @@ def _main_module(
 
 
 @contextmanager
-def sent_by_value(code: Iterable[object], sources: Mapping[str, Sources]) -> Iterator[None]:
+def sent_by_value(code: Iterable[object]) -> Iterator[None]:
     """Pickles the modules of these classes and functions with their code in the block, for other machines.
 
-    Loaded modules from the same folders are included. The ``sources``, by folder, are for imports that have not run.
+    Loaded modules from the same folders are included. Imports in functions that have not run yet are not followed.
     """
     import cloudpickle
 
     modules = _modules_beside(code)
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
-    _sent.update(sources)
     try:
         yield
     finally:
-        _sent.clear()
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
 

@@ -24,7 +24,7 @@ from tuner.machine.processes import adopt_descendants, end_descendants, free_por
 from tuner.trial import Config
 from tuner.workloads.command_line import SCRIPT, CommandLine, name_of
 from tuner.workloads.output import LOOK_SECONDS, Output, Reports, failure
-from tuner.workloads.packages import imported
+from tuner.workloads.packages import imported, on_this_machine
 from tuner.workloads.program import HEAVY
 from tuner.workloads.session import Session
 
@@ -57,10 +57,9 @@ class Script(CommandLine):
 
     def run(self, config: Config, data: object, session: Session) -> None:
         """Runs the script as ``python script.py …`` does, in this process."""
+        path = on_this_machine(self.path)
         with self.in_trial(config, session) as (words, reports):
             print(f"$ {self.program} {shlex.join(words)}", flush=True)
-            sent = (Path(folder, self.path.name) for folder in sys.path)  # to a machine without its folder
-            path = self.path if self.path.exists() else next(filter(Path.is_file, sent), self.path)
             sys.argv = [str(path), *words]
             sys.path.insert(0, str(path.parent))
             with writing(os.environ.get("TUNER_TRIAL_DIR", os.devnull)) as wrote:
@@ -143,10 +142,13 @@ class Command(CommandLine):
         with self.in_trial(config, session) as (words, reports):
             print(f"$ {shlex.join([*self.start, *words])}", flush=True)
             environment = {"PYTHONUNBUFFERED": "1", **_ports(), **os.environ}
+            file = str(on_this_machine(Path(self._file)))
+            words = [file if word == self._file else word for word in words]
             if self.options.cwd == "trial":  # where its file and its modules are not
-                words = [os.path.join(here, word) if word == self._file else word for word in words]
+                words = [os.path.join(here, word) if word == file else word for word in words]
                 environment["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-            self._run([*_starting(self.start), *words], environment, reports)
+            first = str(on_this_machine(Path(self.start[0]))) if os.sep in self.start[0] else self.start[0]
+            self._run([*_starting((first, *self.start[1:])), *words], environment, reports)
 
     def _run(self, words: Sequence[str], environment: dict[str, str], reports: Reports) -> None:
         adopt_descendants()
