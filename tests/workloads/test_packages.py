@@ -17,4 +17,8 @@ def test_installed_packages_are_found_in_a_script_and_beside_it_also_where_they_
 
 def test_a_functions_packages_are_those_of_its_file() -> None:
     assert installed([installed]) == [], "of tuner's own modules only those that it imports itself count"
-    assert installed([test_a_functions_packages_are_those_of_its_file]) == ["pytest"]
+    assert installed([late]) == ["numpy"]
+
+
+def late() -> None:
+    import numpy  # noqa: F401
