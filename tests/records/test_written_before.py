@@ -34,7 +34,7 @@ def test_every_record_is_read_and_would_be_written_as_it_was() -> None:
     del before["plan"]["first_shares_gb"]
     before["plan"] |= {
         "max_workers": None,
-        "devices": [{**one, "context_bytes": 0} for one in before["plan"]["devices"]],
+        "devices": [{**one, "context_bytes": 0, "shared_bytes": 0} for one in before["plan"]["devices"]],
     }
     listed = [{"name": one.pop("name"), "values": one} for one in before["configurations"]]
     assert now == {
