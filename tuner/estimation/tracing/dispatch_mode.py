@@ -5,8 +5,9 @@ if they come from real ones. Every float tensor is a ``FakeTensor``, which has a
 """
 
 import weakref
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from tuner.estimation.cards import CardProperties
 from tuner.estimation.tracing.corrections.cuda import RETURNED
 from tuner.estimation.tracing.corrections.in_place import fits, in_place
-from tuner.estimation.tracing.corrections.sparse import PRODUCTS, is_sparse, parts, product
+from tuner.estimation.tracing.corrections.sparse import PRODUCTS, SparseGradient, is_sparse, parts, product
 from tuner.estimation.tracing.corrections.table import (
     BUFFERED_LOSSES,
     BY_KEYWORD,
@@ -36,6 +37,7 @@ from tuner.estimation.tracing.corrections.table import (
 )
 from tuner.estimation.tracing.corrections.temporaries import TORCH, Operator, aten, bytes_of
 from tuner.estimation.tracing.corrections.unfaked import UNFAKED
+from tuner.estimation.tracing.sparse_gradients import MAKE, follow
 from tuner.estimation.tracing.storage_tracker import StorageTracker
 from tuner.estimation.tracing.trace import DeviceKind
 from tuner.trial import MB
@@ -92,11 +94,17 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 packed: Any = operator._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
             self.tracker.ignore(packed[1])  # the host's
             return packed
+        if operator is aten._embedding_bag_backward.default and args[9]:  # with ``sparse=True``, a few operators
+            given: Any = args
+            bags = given[3] if given[3].numel() else torch.empty_like(given[1])  # the CPU finds them now
+            given = (*given[:3], bags, given[4], *given[6:9], *given[10:])
+            with self:
+                return aten._embedding_bag_sparse_backward.default(*given)
         if is_composite(operator):  # inference mode does not decompose it
             with self:
                 return operator.decompose(*args, **kwargs)
         inputs = [*tensors_in(args), *tensors_in(tuple(kwargs.values()))]
-        if any(map(is_sparse, inputs)):
+        if any(map(is_sparse, inputs)) or operator is MAKE:
             return self._run_sparse(operator, args, kwargs, inputs)
         lifted = self.tracker.rest_on_host and operator is aten.lift_fresh.default  # by ``torch.tensor``
         for tensor in () if lifted else inputs:
@@ -113,9 +121,21 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _run_sparse(
         self, operator: Operator, args: tuple[object, ...], kwargs: Mapping[str, object], inputs: Sequence[Tensor]
     ) -> object:
-        """A product of a sparse matrix and a fake one, or work on real tensors, which takes little memory."""
+        """Work on a sparse gradient, a product of a sparse matrix and a fake one, or work on real tensors.
+
+        The last takes little memory.
+        """
         for part in (part for tensor in inputs for part in parts(tensor)):
             self.tracker.met(part)
+        name = operator.overloadpacket.__name__
+        if name.startswith("_foreach_"):
+            single, each = getattr(aten, name.removeprefix("_foreach_")), zip(*map(_repeated, args), strict=False)
+            with self:
+                done = [single(*one, **kwargs) for one in each]
+            return done if operator._schema.returns else None
+        makes = operator is MAKE and isinstance(args[4], FakeTensor)
+        if makes or any(isinstance(tensor, SparseGradient) for tensor in inputs):
+            return follow(operator, args, kwargs, self._empty, self.tracker)
         if not any(isinstance(tensor, FakeTensor) for tensor in inputs):
             out = operator(*args, **kwargs)
             self.tracker.run_kernel((), lambda: self.tracker.made_all(tensors_in(out)))
@@ -277,6 +297,11 @@ def _scalar(value: object) -> float | int | bool:
     if not isinstance(value, FakeTensor):
         return value.item()
     return False if value.dtype == torch.bool else 1.0 if _is_float(value.dtype) else 1
+
+
+def _repeated(value: object) -> Iterable[Any]:
+    """An argument for each tensor of a list."""
+    return value if isinstance(value, (list, tuple)) else repeat(value)
 
 
 def _is_number(tensor: Tensor) -> bool:

@@ -141,9 +141,9 @@ class StorageTracker:
     def mark(self, values: Iterable[object], category: Category) -> None:
         """Sets the category of the tensors among these values."""
         for value in values:
-            if isinstance(value, Tensor):
-                self.met(value)
-                key = self._live[value.untyped_storage()._cdata][0]
+            for part in parts(value) if isinstance(value, Tensor) else ():
+                self.met(part)
+                key = self._live[part.untyped_storage()._cdata][0]
                 if key != NOT_COUNTED:
                     self.categories[key] = category
 
@@ -161,7 +161,7 @@ class StorageTracker:
 
     def is_ignored(self, tensor: Tensor) -> bool:
         """Whether it is never counted; on a GPU, whether it is on the host."""
-        live = self._live.get(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else None
+        live = self._live.get(parts(tensor)[-1].untyped_storage()._cdata)
         return live[0] == NOT_COUNTED if live else self.rest_on_host
 
     def is_counted(self, tensor: Tensor) -> bool:

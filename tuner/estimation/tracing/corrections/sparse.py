@@ -1,11 +1,13 @@
-"""Products of a real sparse matrix and a fake dense one on CUDA, and the storage of sorts.
+"""Products of a real sparse matrix and a fake dense one on CUDA, sparse gradients, and the storage of sorts.
 
 A sparse matrix is data, such as a graph's edges: its indices and values are real. cuSPARSE alone knows its buffers,
 so an estimate with a product has a wider margin (``Trace.has_guess``). The matrix's layout is converted first, which
 takes more (SparseBlasImpl.cpp, SparseCUDABlas.cpp and SparseCUDATensor.cu in ATen).
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -36,6 +38,30 @@ ALIGNMENT = 256
 HISTOGRAM_BYTES = 256 * 4
 ONE_TILE = 2048  # about the most elements that one block sorts without a buffer
 TILES = {(8, 8): 4608, (4, 8): 5376, (8, 0): 5760, (4, 0): 5760}  # by the bytes of a key and a value
+MERGE_TILE = 4352
+
+
+class SparseGradient(Tensor):
+    """What an embedding's backward pass gives with ``sparse=True``: the rows' numbers, and values without numbers."""
+
+    rows: Tensor
+    numbers: Tensor
+    coalesced: bool
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, shape: Sequence[int], rows: Tensor, numbers: Tensor, *, coalesced: bool = False) -> SparseGradient:
+        """A gradient of these rows (1, N) and values (N, *)."""
+        made: SparseGradient = Tensor._make_wrapper_subclass(
+            cls, tuple(shape), dtype=numbers.dtype, layout=torch.sparse_coo, device=torch.device("cpu")
+        )
+        made.rows, made.numbers, made.coalesced = rows, numbers, coalesced
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, operator: Operator, *_: object) -> None:  # type: ignore[override]
+        """Only runs within a trace."""
+        raise NotImplementedError(operator)
 
 
 def is_sparse(tensor: Tensor) -> bool:
@@ -45,6 +71,8 @@ def is_sparse(tensor: Tensor) -> bool:
 
 def parts(tensor: Tensor) -> tuple[Tensor, ...]:
     """Its indices and values; a dense tensor is its own."""
+    if isinstance(tensor, SparseGradient):
+        return tensor.rows, tensor.numbers
     if tensor.layout is torch.sparse_coo:
         return tensor._indices(), tensor._values()
     if tensor.layout is torch.sparse_csr:
@@ -80,6 +108,11 @@ def sort_pairs_bytes(number: int, key_bytes: int, bits: int | None = None) -> in
         return 1
     tile = TILES[8 if key_bytes == 8 else 4, 8]
     return _aligned(number * key_bytes) + _aligned(number * 8) + _histograms(number, tile, bits or 8 * key_bytes)
+
+
+def merge_sort_bytes(number: int) -> int:
+    """The storage of CUB's ``DeviceMergeSort`` of int64 keys and values, with a number for each tile's border."""
+    return 2 * _aligned(INDEX_BYTES * number) + _aligned(INDEX_BYTES * (up(number, MERGE_TILE) + 1)) + ALIGNMENT - 1
 
 
 def sort_keys_bytes(number: int, bits: int) -> int:
