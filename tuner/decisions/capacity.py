@@ -52,9 +52,10 @@ class TrialLimits:
 
 
 def limited(device: Device, total_bytes: int) -> Device:
-    """The device with its memory limited to ``total_bytes``."""
+    """The device with its memory limited to ``total_bytes``. What trials share may be of what is free beyond that."""
     total = min(device.total_bytes, total_bytes)
-    return replace(device, total_bytes=total, free_bytes=min(device.free_bytes, total))
+    shared = max(0, device.shared_bytes - max(0, device.free_bytes - total))
+    return replace(device, total_bytes=total, free_bytes=min(device.free_bytes, total), shared_bytes=shared)
 
 
 def ram_buffer_bytes(device: Device, buffer_bytes: int) -> int:

@@ -19,24 +19,28 @@ class NodeFailures:
     """What trials have done on each node of a cluster."""
 
     served: set[str] = field(default_factory=set)  # the ids of nodes on which a trial has reported metrics
-    _errors: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    _elsewhere: set[str] = field(default_factory=set)  # errors on those nodes, which are the trials' own
+    _errors: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
 
     def judge(self, outcome: Outcome, state: State) -> tuple[Outcome, list[DeviceLost]]:
         """The outcome, which does not count as the trial's if its node is to blame, and the devices that are lost.
 
-        On such a node no trial has reported metrics, and on another one a trial has.
+        On such a node no trial has reported metrics, and on another one a trial has. A trial that fails there again
+        says no more than it did.
         """
         node = outcome.placement.device.node_id if outcome.placement else ""
         plain = outcome.status == "failed" and not outcome.lost
-        if not (node and plain and self.served and node not in self.served) or state.plan is None:
+        alike, errors = NUMBER.sub("#", outcome.error), self._errors[node]
+        if plain and node in self.served:
+            self._elsewhere.add(alike)
+        if not (node and plain and self.served) or {node, alike} & (self.served | self._elsewhere):
             return outcome, []
-        errors, alike = self._errors[node], NUMBER.sub("#", outcome.error)
-        errors.append(alike)
+        errors.append((alike, outcome.trial.trial_id))
         if len(errors) > MOST:
             return outcome, []
         error = joined(outcome.error, "its node may be to blame, as trials report on others")
         lost: list[DeviceLost] = []
-        if errors.count(alike) >= ALIKE:
+        if state.plan and len({trial for text, trial in errors if text == alike}) >= ALIKE:
             devices = [one for one in state.plan.devices if one.node_id == node and one not in state.lost]
             lost = [DeviceLost(device, f"trials fail alike there alone: {outcome.error}") for device in devices]
         return replace(outcome, lost="node", error=error), lost

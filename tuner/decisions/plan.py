@@ -116,8 +116,8 @@ def low_bytes(estimate: MemoryEstimate) -> int:
 
 
 def budget_bytes(device: Device, buffer_bytes: int) -> int:
-    """The bytes that trials divide on a device: min(total - buffer, free) - shared, at least 0."""
-    return max(0, min(device.total_bytes - buffer_bytes, device.free_bytes) - device.shared_bytes)
+    """The bytes that trials divide on a device: min(total - buffer, free - shared), at least 0."""
+    return max(0, min(device.total_bytes - buffer_bytes, device.free_bytes - device.shared_bytes))
 
 
 def make_plan(

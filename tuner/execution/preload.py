@@ -6,9 +6,11 @@ ends with the last process that is connected to it. See ``preload_main``.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import resource
 import secrets
 import select
 import socket
@@ -64,7 +66,8 @@ class Launch:
             **self.variables,
             PYTHONPATH: os.pathsep.join([root, *searched]),
         }
-        return Preload(self.study, environment, inherited, list(self.imports), list(self.search_path or sys.path))
+        paths = [path for path in self.search_path or sys.path if isinstance(path, str)]  # Python skips others
+        return Preload(self.study, environment, inherited, list(self.imports), paths)
 
     def end(self) -> None:
         """Ends what this process has started, once nothing of the study is connected to it any more."""
@@ -86,16 +89,18 @@ class Preload:
 
     def link(self) -> socket.socket | None:
         """A connection to the process, which is started if there is none; None where no process can be forked."""
-        if not hasattr(os, "pidfd_open") or not OWN.exists():  # this is not Linux
+        try:
+            os.close(os.pidfd_open(os.getpid()))
+        except (AttributeError, OSError):  # this is not Linux, or a kernel before 5.3
             return None
         while True:
             link = socket.socket(socket.AF_UNIX)
             try:
                 link.connect(self._address)
-            except ConnectionRefusedError:
+            except OSError as error:
                 link.close()
-                with suppress(OSError):  # another process has just started it
-                    self._start()
+                if not isinstance(error, ConnectionRefusedError) or not self._start():
+                    return None
                 continue
             if user_of(link) == os.getuid():
                 return link
@@ -110,16 +115,24 @@ class Preload:
         text = json.dumps([self.study, variables, self.imports, spaces, (OWN / "cgroup").read_text()], sort_keys=True)
         return f"\0tuner-{hashlib.sha256(text.encode()).hexdigest()}".encode()
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
+        """Starts it, unless another process has just done so; false if it cannot be started."""
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(self._address)
+            try:
+                listener.bind(self._address)
+            except OSError as error:
+                return error.errno == errno.EADDRINUSE
             listener.listen(WAITING)
             text = json.dumps([listener.fileno(), self.imports, self.search_path])
             silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
             command = [sys.executable, "-P", "-m", "tuner.execution.preload_main", text]
             environment = {NVML_CHECK: "1", **self.environment}
-            process = Spawned(command, pass_fds=[listener.fileno()], env=environment, **silent)
+            try:
+                process = Spawned(command, pass_fds=[listener.fileno()], env=environment, **silent)
+            except OSError:
+                return False
         _started.setdefault(self.study, []).append(process)
+        return True
 
 
 _started: dict[str, list[Spawned]] = {}  # by this process, for each study
@@ -133,20 +146,25 @@ class Setting:
     folder: str
     nice: int
     score: int  # by which the kernel chooses whom it kills where memory runs out
+    files: Sequence[int]  # the limits of open files, of which Ray raises the first
 
     @classmethod
     def here(cls, environment: Mapping[str, str]) -> Setting:
         """This process's, but with these environment variables."""
-        return cls(environment, os.getcwd(), os.nice(0), int(SCORE.read_text()))
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return cls(environment, os.getcwd(), os.nice(0), int(SCORE.read_text()), files)
 
     def apply(self) -> None:
         """Sets it for this process."""
         os.environ.clear()
         os.environ.update(self.environment)
         os.chdir(self.folder)
-        os.nice(self.nice - os.nice(0))
-        with suppress(OSError):  # only root may lower it
+        with suppress(OSError):  # only root may be less nice
+            os.nice(self.nice - os.nice(0))
+        with suppress(OSError):  # nor may others be killed later
             SCORE.write_text(str(self.score))
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (self.files[0], self.files[1]))
 
 
 class Spawned(subprocess.Popen[bytes]):

@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import select
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -32,11 +33,12 @@ class Server:
         """Serves nobody yet."""
         self._listener, self._poll = listener, select.poll()
         self._links: dict[int, socket.socket] = {}
-        self._forks: dict[int, tuple[int, float, int]] = {}  # by pidfd: id, when it was made, link
+        self._forks: dict[int, tuple[int, float, socket.socket]] = {}  # by pidfd: id, when it was made, link
         self._others = children(os.getpid())  # forks of a second stage that was killed
 
     def serve(self) -> None:
         """Returns after the last connection has ended."""
+        self._child_ended = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # modules may have set it
         self._poll.register(self._listener, select.POLLIN)
         timeout_ms: float | None = IDLE_SECONDS * 1000
         while ready := self._poll.poll(timeout_ms):
@@ -63,20 +65,25 @@ class Server:
             _, descriptors, _, _ = socket.recv_fds(link, len(REQUEST), 4)
             self._fork(link, *descriptors)
             return
-        number = link.fileno()
         for pid, made, its in self._forks.values():
-            if its == number:
+            if its is link:
                 end_tree(pid, made, leads=True)
         self._poll.unregister(link)
-        self._links.pop(number).close()
+        self._links.pop(link.fileno()).close()
 
     def _fork(self, link: socket.socket, text: int, output: int, *descriptors: int) -> None:
-        if (pid := os.fork()) == 0:
+        pid = -1
+        with suppress(OSError):  # no memory or no process is left: who asks starts one itself
+            pid = os.fork()
+        if pid == 0:
             self._become(text, output, *descriptors)
         for descriptor in (text, output, *descriptors):
             os.close(descriptor)
+        if pid < 0:
+            link.shutdown(socket.SHUT_RDWR)
+            return
         pidfd, made = os.pidfd_open(pid), time_made(pid)
-        self._forks[pidfd] = pid, made, link.fileno()
+        self._forks[pidfd] = pid, made, link
         self._poll.register(pidfd, select.POLLIN)
         _send(link, pid, made)
 
@@ -84,6 +91,7 @@ class Server:
         """Makes this fork the process that was asked for."""
         try:
             os.setsid()
+            signal.signal(signal.SIGCHLD, self._child_ended or signal.SIG_DFL)
             for number in (1, 2):
                 os.dup2(output, number)
             for link in (self._listener, *self._links.values()):
@@ -101,15 +109,14 @@ class Server:
 
     def _ended(self, pidfd: int) -> None:
         """Tells the exit code of a fork, and ends what it has left."""
-        pid, _, number = self._forks.pop(pidfd)
+        pid, _, link = self._forks.pop(pidfd)
         self._poll.unregister(pidfd)
         os.close(pidfd)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         for orphan in {*children(os.getpid())} - {*self._others, *(fork for fork, *_ in self._forks.values())}:
             end_tree(orphan, time_made(orphan), leads=False)
             os.waitpid(orphan, os.WNOHANG)
-        if link := self._links.get(number):
-            _send(link, code, 0.0)
+        _send(link, code, 0.0)
 
 
 def _send(link: socket.socket, *answer: float) -> None:

@@ -246,6 +246,8 @@ class RayExecutor(Executor):
             end_processes(
                 [run for run in self._running.values() if reachable or run.pool.node_id == own_node], own_node
             )
+            if reachable:
+                self._reservations.close()
             for pool in self._pools.values() if reachable else ():
                 pool.close()
             self._study_files.close(reachable=reachable)

@@ -48,8 +48,8 @@ class Reservations:
     def release(self, device: Device) -> None:
         """Gives a device back, with its idle workers."""
         self.forget(device)
-        if self._watch.head_answers:
-            self._pools[device].close()
+        if (pool := self._pools.get(device)) and self._watch.head_answers:  # without slots it has none
+            pool.close()
 
     def forget(self, device: Device) -> None:
         """Asks for a device no more, which may be lost."""
@@ -79,7 +79,8 @@ class Reservations:
             ids: set[str] = self._ray.get(answer)
             if not self._pools[device].is_reserved:  # it was given back meanwhile
                 return None
-        except self._ray.exceptions.RayError:  # the node has died, as will be noticed
+        except self._ray.exceptions.RayError:  # the node has died, as will be noticed, or the task alone was lost
+            self._claimed[device], self._look_at = time.monotonic(), time.monotonic() + LOOK_SECONDS
             return None
         there = [one for one in self._pools if one.node_id == device.node_id]
         chosen = next((one for one in there if {str(one.index), one.uuid} & ids), device)
@@ -87,6 +88,13 @@ class Reservations:
             self._pools[device].exchange(self._pools[chosen])
             self._claimed[device], self._look_at = self._claimed.pop(chosen, time.monotonic()), 0.0
         return Held(chosen)
+
+    def close(self) -> None:
+        """Asks for nothing more: a Ray that was there before the study outlives it, with its placement groups."""
+        from ray.util import remove_placement_group
+
+        while self._demanded:
+            remove_placement_group(self._demanded.pop()[1])
 
     def demand(self, state: State, most: int | None = None) -> None:
         """Has a placement group wait for each trial that waits, but those for which a device is asked.

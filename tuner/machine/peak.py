@@ -185,7 +185,8 @@ def own_bytes() -> int:
     Pages that it shares with the process from which it was forked, and files, count for the machine once.
     """
     now = status()
-    return rollup(os.getpid()).get("Private_Dirty", now["RssAnon"]) + COPIED_BYTES if now else 0
+    anonymous = now.get("RssAnon", now.get("VmRSS", 0))
+    return rollup(os.getpid()).get("Private_Dirty", anonymous) + COPIED_BYTES if now else 0
 
 
 def resident_bytes() -> dict[str, int]:

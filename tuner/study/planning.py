@@ -161,10 +161,13 @@ class Replanning:
         """Another plan, if it has more devices or more slots."""
         if not self._due or state.plan is None or state.stopping:
             return None
-        self._due, plan = False, state.plan
+        plan = state.plan
         alike = [*state.waiting.values()] or [run.request for run in state.running.values()]
         joined = usable([device for device in state.joined if device.kind == plan.devices[0].kind], self._settings)
-        if not alike or not (joined or self._may_grow(state, alike)):
+        if not alike:  # all are delayed or paused
+            return None
+        self._due = False
+        if not (joined or self._may_grow(state, alike)):
             return None
         alike = [replace(one, need_bytes=min(one.need_bytes, state.limits.device_bytes)) for one in alike]
         number = len(state.left) + len(state.running) + self._more()
