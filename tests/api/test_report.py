@@ -163,7 +163,7 @@ def address(folder: Path) -> Iterator[str]:
 
 def get(address: str, host: str | None = None) -> str:
     request = urllib.request.Request(address, headers={"Host": host} if host else {})
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return str(answer.read().decode())
 
 
