@@ -67,7 +67,9 @@ class Launch:
             PYTHONPATH: os.pathsep.join([root, *searched]),
         }
         paths = [path for path in self.search_path or sys.path if isinstance(path, str)]  # Python skips others
-        return Preload(self.study, environment, inherited, list(self.imports), paths)
+        # PyG asks torch for its configuration, which has CUDA count the GPUs: a fork could use none of them.
+        imports = [name for name in self.imports if device.kind == "cpu" or name == TORCH]
+        return Preload(self.study, environment, inherited, imports, paths)
 
     def end(self) -> None:
         """Ends what this process has started, once nothing of the study is connected to it any more."""
