@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from tests.estimation.tracing.test_kernels_on_cuda import holds, labels, of
 from tests.support.cuda_events import warm_up
@@ -165,3 +166,13 @@ def test_gradients_of_each_sample() -> None:
         return x.sum() * found["weight"].sum()
 
     holds(of(of_samples, (4096, 256)))
+
+
+def test_a_checkpointed_step_is_traced_where_cuda_is_in_use() -> None:
+    model = nn.Linear(64, 64)
+
+    def loss() -> Tensor:
+        return checkpoint(model, torch.ones(4096, 64), use_reentrant=False).sum()
+
+    assert torch.cuda.is_initialized()
+    assert trace_step(lambda: (model, None, loss), device_kind="cuda").peak_bytes() > 4 * 4096 * 64

@@ -120,8 +120,23 @@ def test_values_that_leave_torch_stand_in_for_unknown_ones() -> None:
 
 
 def test_a_shape_that_follows_from_floats_names_the_operator() -> None:
-    with pytest.raises(Untraceable, match=r"aten\.index\.Tensor.*: give memory_gb, or leave estimate out"):
-        of(lambda x: x[x > 0].sum(), 5)
+    with pytest.raises(Untraceable, match=r"aten\.bincount.*: give memory_gb, or leave estimate out"):
+        of(lambda x: x.sum() * x.long().bincount(), 5)
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (lambda x: x[x > 0].sum(), 8 * 1000),
+        (lambda x: x.masked_select(x > 0).sum(), 4 * 1000),
+        (lambda x: x.sum() + x.detach().unique().sum(), 4 * 1000),
+        (lambda x: x.sum() + (x > 0).nonzero().sum(), 8 * 1000),
+    ],
+)
+def test_a_size_that_values_decide_is_at_most_that_of_all(step: Callable[[Tensor], Tensor], expected: int) -> None:
+    trace = of(step, 1000)
+    assert expected in allocated(trace)
+    assert "sizes that values decide" in trace.to_estimate("cpu").note
 
 
 def test_an_operator_whose_memory_is_unknown_is_refused() -> None:
@@ -137,7 +152,7 @@ def test_a_fault_of_the_users_own_is_told_with_its_text() -> None:
 def test_a_failure_leaves_no_mode_behind() -> None:
     state = torch.get_rng_state()
     with pytest.raises(Untraceable):
-        of(lambda x: x.nonzero().sum() + x.sum(), 5)
+        of(lambda x: x.long().bincount().sum() + x.sum(), 5)
     assert torch.equal(torch.get_rng_state(), state)
     assert type(torch.ones(2)) is Tensor
     assert type(copy.deepcopy(nn.Linear(2, 2).to("cpu").double()).weight) is nn.Parameter

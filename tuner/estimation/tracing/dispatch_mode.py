@@ -36,7 +36,7 @@ from tuner.estimation.tracing.corrections.table import (
     temporaries,
 )
 from tuner.estimation.tracing.corrections.temporaries import TORCH, Operator, aten, bytes_of
-from tuner.estimation.tracing.corrections.unfaked import UNFAKED
+from tuner.estimation.tracing.corrections.unfaked import SELECTED, UNFAKED
 from tuner.estimation.tracing.sparse_gradients import MAKE, follow
 from tuner.estimation.tracing.storage_tracker import StorageTracker
 from tuner.estimation.tracing.trace import DeviceKind
@@ -62,6 +62,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._bases: dict[tuple[int, torch.dtype], tuple[Tensor, weakref.ref[torch.UntypedStorage]]] = {}
         self._fresh_zeros = 0
         self._numbers: MutableMapping[Tensor, bool] = WeakIdKeyDictionary()
+        self._check = 0  # the storage of the last answer whether all elements are so, as finite: they are
         self.adds_in_place = False  # ``F.linear`` or attention is running
 
     def __torch_dispatch__(
@@ -178,10 +179,15 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _run_fake(
         self, operator: Operator, types: Sequence[type], args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> object:
-        if operator is aten._local_scalar_dense.default:
-            return _scalar(args[0])
+        if operator in (aten._local_scalar_dense.default, aten.equal.default):
+            assert isinstance(args[0], Tensor)
+            is_check = args[0].untyped_storage()._cdata == self._check
+            return is_check or (operator is not aten.equal.default and _scalar(args[0]))
         if operator in SKIPPED:
             return None
+        if operator in SELECTED:  # its values decide a size, which is at most its input's
+            self.tracker.has_guess = True
+            return SELECTED[operator](self._empty, *args)
         if operator in UNKNOWN:
             raise NotImplementedError("its kernel keeps a workspace of unknown size")
         # Only in a backward pass. Gradients are enabled in a forward pass that gradient checkpointing repeats, and in
@@ -192,7 +198,13 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.adds_in_place and operator is aten.add.Tensor and fits(*args):
             return aten.alias.default(self._run_fake(aten.add_.Tensor, types, args, kwargs))
         if operator in INDEXED:
-            args = args[0], _positions(args[1]), *args[2:]
+            args = args[0], self._positions(args[1]), *args[2:]
+        if (
+            self.device_kind == "cuda" and "dtype" in kwargs and _in_backward_of_renorm()
+        ):  # in double on the CPU alone
+            kwargs = {**kwargs, "dtype": args[0].dtype}  # type: ignore[attr-defined]
+            if operator is aten._to_copy.default:
+                return self._fake.dispatch(aten.alias.default, types, args[:1], {})
         twins: dict[int, Tensor] = {}
         writes = operator._schema.is_mutable
         fakes = tuple(self._twin(value, twins, written=writes and not place) for place, value in enumerate(args))
@@ -201,6 +213,8 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = self._fake.dispatch(
             operator, types, fakes, {k: self._twin(value, twins) for k, value in kwargs.items()}
         )
+        if operator is aten.all.default and isinstance(out, Tensor):
+            self._check = out.untyped_storage()._cdata
         if self.device_kind == "cuda" and operator in RETURNED:
             out = RETURNED[operator](self._empty, out, *args)
         # An in-place operator returns its own argument, not the argument's twin.
@@ -208,6 +222,23 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         return FakeTensor(self._fake, torch.empty(shape, dtype=dtype, device="meta"), torch.device("cpu"))
+
+    def _positions(self, indices: object) -> list[Tensor | None]:
+        """The indices, with every mask replaced by the positions that it selects, which decide the shape.
+
+        A mask without values selects all.
+        """
+        assert isinstance(indices, (list, tuple))
+        positions: list[Tensor | None] = []
+        for index in indices:
+            if index is None or index.dtype != torch.bool:
+                positions.append(index)
+            elif isinstance(index, FakeTensor):
+                self.tracker.has_guess = True
+                positions += [self._empty((index.numel(),), torch.long) for _ in index.shape]
+            else:
+                positions += index.nonzero().unbind(1)
+        return positions
 
     def _twin(self, value: object, twins: dict[int, Tensor], *, written: bool = False) -> object:
         """An argument with every real tensor replaced by a fake one; ``twins`` maps them back.
@@ -304,21 +335,14 @@ def _repeated(value: object) -> Iterable[Any]:
     return value if isinstance(value, (list, tuple)) else repeat(value)
 
 
+def _in_backward_of_renorm() -> bool:
+    node = torch._C._current_autograd_node()
+    return node is not None and node.name() == "RenormBackward0"
+
+
 def _is_number(tensor: Tensor) -> bool:
     """Whether it is a Python number that C++ wrapped."""
     return tensor.dim() == 0 and tensor.dtype == torch.double
-
-
-def _positions(indices: object) -> list[Tensor | None]:
-    """The indices, with every real mask replaced by the positions it selects, which decide the shape."""
-    assert isinstance(indices, (list, tuple))
-    positions: list[Tensor | None] = []
-    for index in indices:
-        if index is None or index.dtype != torch.bool or isinstance(index, FakeTensor):
-            positions.append(index)
-        else:
-            positions += index.nonzero().unbind(1)
-    return positions
 
 
 def tensors_in(value: object) -> Iterator[Tensor]:

@@ -28,6 +28,7 @@ from tuner.estimation.tracing.storage_tracker import StorageTracker, with_own_st
 _plain_linear = F.linear
 _plain_dropout = F.dropout
 _plain_ctc = F.ctc_loss
+_plain_l1 = F.l1_loss
 _plain_save = torch.autograd.graph.save_on_cpu.__init__
 plain_to = Tensor.to
 _plain_attention = F.scaled_dot_product_attention
@@ -55,6 +56,7 @@ class FunctionMode(TorchFunctionMode):
             Tensor.tolist: _list,
             Tensor.__deepcopy__: _deepcopy,
             _plain_linear: partial(_linear, mode),
+            **dict.fromkeys((torch.cumprod, Tensor.cumprod), _cumprod),
         }
         if self._cuda:
             self._replaced |= {
@@ -107,6 +109,7 @@ def patched(mode: TraceMode) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(nn.Module, "_apply", _apply))
         stack.enter_context(mock.patch.object(F, "linear", partial(_linear, mode)))
+        stack.enter_context(mock.patch.object(F, "l1_loss", _l1_loss))
         if mode.device_kind == "cuda":
             stack.enter_context(mock.patch.object(FakeTensor, "device", property(device)))
             # Hooks that save tensors for the backward pass run without a function mode.
@@ -209,6 +212,12 @@ def _save_unpinned(self: Any, pin_memory: bool = False, device_type: str = "cuda
     _plain_save(self, False, device_type)
 
 
+def _l1_loss(*args: Any, **kwargs: Any) -> Tensor:
+    """Without a function mode, as torch would not hand it the weights."""
+    with torch._C.DisableTorchFunction():
+        return _plain_l1(*args, **kwargs)
+
+
 def _ctc_loss(scores: Tensor, targets: Tensor, lengths: Any, longest: Any, *args: Any, **kwargs: Any) -> Tensor:
     """With the lengths as tensors: C++ would write lists into a tensor without values."""
     return _plain_ctc(scores, targets, torch.as_tensor(lengths), torch.as_tensor(longest), *args, **kwargs)
@@ -291,6 +300,37 @@ def _moved(parameter: nn.Parameter, fn: Callable[[Tensor], Tensor]) -> nn.Parame
     moved = nn.Parameter(value, parameter.requires_grad)
     _MOVED[parameter] = fn, moved
     return moved
+
+
+def _cumprod(input: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    out: Tensor = _CumulativeProduct.apply(input, dim, dtype)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _CumulativeProduct(torch.autograd.Function):
+    """Torch's formula where no element is zero; for tensors without values it has one of many more operators."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
+        """The products."""
+        out = torch.cumprod(input, dim, dtype=dtype)
+        ctx.save_for_backward(input, out)
+        ctx.dim = dim
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        """The gradient of the input (``cumprod_backward`` in FunctionsManual.cpp)."""
+        input, out = ctx.saved_tensors
+        narrow, zeros = gradient.to(input.dtype), input == 0
+        weighted = narrow * out
+        flipped = weighted.flip(ctx.dim)
+        summed = flipped.cumsum(ctx.dim)
+        back = summed.flip(ctx.dim)
+        del flipped, summed
+        result = back / input
+        del back, zeros, weighted, narrow
+        return result.to(input.dtype), None, None
 
 
 IS_FUSED = TORCH >= (2, 9)

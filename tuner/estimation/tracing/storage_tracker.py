@@ -30,7 +30,7 @@ class StorageTracker:
         self.is_paused = False
         self.is_building = False  # a user's code makes what a step needs, on the host or on the GPU
         self.rest_on_host = False  # what was made before the step, and not put on the GPU, is on the host
-        self.has_guess = False  # for a workspace that only cuDNN or cuSPARSE knows
+        self.has_guess = False  # for a workspace that only cuDNN or cuSPARSE knows, or a size that values decide
         self.on_gpu = device_kind == "cuda"
         self.pools = DEFAULT  # where the allocator takes blocks now
         self.workspaces: dict[object, int] = {}  # ids of cuBLAS's, by whose they are

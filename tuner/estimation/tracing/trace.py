@@ -19,7 +19,10 @@ from tuner.trial import MemoryEstimate
 # Others measured 26 % more for a ResNet-50, 9 % for a Swin and 96 % for a ResNet-18 than a trace without workspaces
 # (GPUMemNet, arXiv 2602.17817).
 GUESS_MARGIN = 0.30
-GUESS = f"workspaces that only cuDNN or cuSPARSE knows are a guess, with a margin of {GUESS_MARGIN:.0%} at first"
+GUESS = (
+    "workspaces that only cuDNN or cuSPARSE knows, and sizes that values decide (the largest), are a guess, "
+    f"with a margin of {GUESS_MARGIN:.0%} at first"
+)
 Category: TypeAlias = Literal["parameters", "gradients", "optimizer", "activations", "data", "workspace"]
 DeviceKind: TypeAlias = Literal["cpu", "cuda"]
 Origin: TypeAlias = tuple[tuple[str, int, str], ...]
@@ -38,7 +41,7 @@ class Trace:
     events: tuple[Event, ...]  # for ``tuner.estimation.caching_allocator``; ids are unique
     categories: Mapping[int, Category]  # by id
     origins: Mapping[int, Origin] = field(default_factory=dict)  # by id, where they were asked for
-    has_guess: bool = False  # for workspaces that only cuDNN or cuSPARSE knows
+    has_guess: bool = False  # for workspaces that only cuDNN or cuSPARSE knows, or sizes that values decide
     parameters: int = 0  # how many numbers the model's parameters have
     host_bytes: int = 0  # of modules that are never trained: the host has their weights, offloaded or not
 

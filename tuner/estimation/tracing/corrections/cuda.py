@@ -204,6 +204,15 @@ def _statistics(input: Tensor, numbers: int) -> list[int]:
     return [numbers * channels * grid * FLOAT_BYTES, up(channels, width) * SEMAPHORE_BYTES] if grid >= 8 else []
 
 
+def _largest_of_parts(out: Sequence[Tensor], input: Tensor, *_: object) -> Steps:
+    """Copies of results and input where channels are last (AdaptiveMaxPooling2d.cu)."""
+    return () if input.is_contiguous() else [bytes_of(out[0]), bytes_of(out[1]), bytes_of(input)]
+
+
+def _largest_of_parts_backward(out: Tensor, gradient: Tensor, input: Tensor, indices: Tensor) -> Steps:
+    return [copy_if_strided(gradient), copy_if_strided(indices), 0 if input.is_contiguous() else bytes_of(out)]
+
+
 def _ctc_backward(_out: Tensor, *arguments: Any) -> Steps:
     """The probabilities of all suffixes, as large as those of the prefixes (LossCTC.cu)."""
     return [bytes_of(arguments[6]), RESULTS]
@@ -229,6 +238,9 @@ ON_EVERY_CARD: Mapping[Operator | str, Rule] = {
     aten.cumsum.default: _cumulative,
     aten.cumprod.default: _cumulative,
     aten.col2im.default: copy_of_first,
+    aten.adaptive_max_pool2d.default: _largest_of_parts,
+    aten.adaptive_max_pool2d_backward.default: _largest_of_parts_backward,
+    aten.renorm.default: lambda _, input, __, dim, *___: input.shape[dim] * _accumulator(input),
     aten._cdist_backward.default: _pairs,
     aten._pdist_backward.default: _pairs,
     aten.sort.default: _sort,

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 
 from tuner.estimation.cards import torch_version
 
@@ -97,10 +98,14 @@ ON_EVERY_DEVICE: Mapping[Operator | str, Rule] = {
 }
 
 
+def _selected(mask: Tensor) -> int:
+    return mask.numel() if isinstance(mask, FakeTensor) else int(mask.sum())
+
+
 def _index(_out: Tensor, _values: Tensor, indices: Sequence[Tensor | None], *_: object) -> int:
     """Positions in int64: of what masks select, in each dimension, and of int32 indices."""
     used = [index for index in indices if index is not None]
-    masks = sum(int(index.sum()) * index.dim() for index in used if index.dtype in (torch.bool, torch.uint8))
+    masks = sum(_selected(index) * index.dim() for index in used if index.dtype in (torch.bool, torch.uint8))
     return INDEX_BYTES * (masks + sum(index.numel() for index in used if index.dtype == torch.int32))
 
 

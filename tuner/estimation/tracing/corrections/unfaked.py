@@ -1,4 +1,4 @@
-"""The results of CUDA's kernels that have no version for fake tensors."""
+"""The results of kernels that have no version for fake tensors: of CUDA's, and of any whose values decide a size."""
 
 from __future__ import annotations
 
@@ -38,6 +38,18 @@ def _learned(make: Make, _gradient: Tensor, *args: Any) -> tuple[Tensor, ...]:
     return tuple(make(part.shape, part.dtype) for part in args[:3])
 
 
+def _unique(make: Make, input: Tensor, _sorted: bool = True, inverse: bool = False, counts: bool = False) -> Any:
+    """The values, the places of all among them, and how often each is there."""
+    others = (make(input.shape if given else (0,), torch.long) for given in (inverse, counts))
+    return make((input.numel(),), input.dtype), *others
+
+
+# The most that these operators may select where nothing has values.
+SELECTED: Mapping[Operator, Callable[..., Any]] = {
+    aten.masked_select.default: lambda make, input, mask: make((max(input.numel(), mask.numel()),), input.dtype),
+    aten.nonzero.default: lambda make, input: make((input.numel(), input.dim()), torch.long),
+    aten._unique2.default: _unique,
+}
 UNFAKED: Mapping[Operator, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     **dict.fromkeys((aten._ctc_loss.default, aten._ctc_loss.Tensor), _ctc),
     **dict.fromkeys((aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor), partial(_like, 1)),
