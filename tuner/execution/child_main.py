@@ -108,6 +108,7 @@ def main(descriptor: int, content: int) -> None:
     os.environ.pop("PYTHONPATH", None)
     if inherited is not None:
         os.environ["PYTHONPATH"] = inherited
+    pin(device)  # before PyG's import has CUDA look which GPUs there are
     try:
         import_all(options.launch.imports, search_path)
         if options.fresh:
