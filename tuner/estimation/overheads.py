@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import ExecutionError, InputError, one_line
 from tuner.machine.devices import driver_version, pin
+from tuner.machine.holders import gpu_handle
 from tuner.trial import GB, MB, Device, MemoryEstimate
 
 if TYPE_CHECKING:
@@ -61,15 +62,26 @@ def context_of(device: Device, *, alone: bool = False) -> tuple[int, str]:
     torch, and the answer is kept beside the calibrations. It is not kept where the driver does not list that process,
     as in some containers: then others may have taken memory meanwhile.
     """
-    if device.kind == "cpu" or device.node_id or not device.uuid:
+    if not _is_here(device):
         return CONTEXT_BYTES[device.kind] + ALONE_BYTES * (alone and device.kind == "cpu"), ""
-    return _context_on(replace(device, free_bytes=0, free_ram_bytes=0, idle_cores=None, context_bytes=0))
+    same = replace(device, free_bytes=0, free_ram_bytes=0, idle_cores=None, context_bytes=0, node_id="", host="")
+    return _context_on(same)
+
+
+def _is_here(device: Device) -> bool:
+    """Whether this is a GPU of this machine, which may be a node of a cluster."""
+    if device.node_id and device.uuid:
+        try:
+            return bool(gpu_handle(device))
+        except Exception:  # there is no driver, or it does not know this GPU
+            return False
+    return bool(device.uuid)
 
 
 def measured_context(device: Device) -> int:
     """The bytes of ``context_of`` if they were measured, and else 0."""
     context_bytes, why_assumed = context_of(device)
-    return context_bytes if device.uuid and not device.node_id and not why_assumed else 0
+    return context_bytes if _is_here(device) and not why_assumed else 0
 
 
 @cache
@@ -102,7 +114,7 @@ def context_key(name: str, driver: str) -> str:
 
 def _made_context(_content: bytes, device: Device) -> tuple[int, bool]:
     """The bytes of this process's context on a GPU, with the libraries that load late, and whether NVML lists it."""
-    from tuner.machine.holders import gpu_handle, held_here
+    from tuner.machine.holders import held_here
     from tuner.machine.peak import make_cuda_context
     from tuner.training.rehearsal import warm_up
 

@@ -39,6 +39,7 @@ def step(loss: Loss, make_optimizer: Callable[..., torch.optim.Optimizer] = torc
 def peak_on_card(make: Callable[[], Parts]) -> int:
     gc.collect()  # of earlier models in cycles: else they end within the step, and the peak is lower by them
     torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()  # a block that is reused may be split where a new one is not, and counts by its size
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     _model, optimizer, loss = make()
