@@ -255,7 +255,7 @@ def test_on_another_node_a_trials_processes_have_ended_before_its_worker_is(
     if closing_all:
         executor = RayExecutor()
         executor._connection = Mock(owned=False)
-        executor._stop_requests = executor._study_files = Mock()
+        executor._stop_requests = executor._study_files = executor._reservations = Mock()
         executor._watch = Mock(own_node="own", head_answers=True)
         executor._pools, executor._running = {ram_device(): pool}, {cast(Any, "stream"): run}
         executor.close()
