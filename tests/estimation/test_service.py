@@ -39,7 +39,7 @@ class Branching(Toy):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         x, y = batch
         error = (model(x) - y).square()
-        return error[error > 0].mean()
+        return error.mean() * len(torch.bincount((error > 0).long().flatten()))
 
 
 class Unmeasurable(Branching):

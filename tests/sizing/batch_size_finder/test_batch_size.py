@@ -290,7 +290,8 @@ def test_a_batch_that_ran_out_of_memory_is_not_chosen() -> None:
 
 class Undecided(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x[x > 0.5].reshape(-1, 1))
+        bins = torch.bincount((x > 0.5).long().flatten())  # as many as the largest value says
+        return super().forward(x.reshape(-1, 1)) * len(bins)
 
 
 def test_what_cannot_be_traced_can_be_measured() -> None:
