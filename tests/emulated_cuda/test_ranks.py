@@ -38,7 +38,7 @@ def words(folder: Path, mb: str, gb: float, *more: str) -> list[str]:
 def test_ranks_have_cards_of_their_own_and_all_get_more_if_one_runs_out_of_memory(tmp_path: Path) -> None:
     study = Study(tmp_path / "study")
     run(study, *words(tmp_path, "800", 1000 * MB / GB), sizes=[8000, 6000, 4000, 3500])
-    # Once in about ten runs on a busy machine a process aborted as it met the others; it is tried again.
+    # Seen once on a busy machine: a process aborted as it met the others. Such a trial is tried again.
     met = [line for line in study.attempts if "was killed by SIGABRT" not in (line["error"] or "")]
     first = {line["name"]: line["status"] for line in reversed(met)}
     assert list(first.values()) == ["out_of_memory"] * 3
