@@ -37,6 +37,7 @@ from tuner.machine.processes import (
     descendants,
     end_descendants,
     end_with_parent,
+    has_pidfds,
     output_in,
     own_process,
 )
@@ -183,9 +184,7 @@ def can_fork() -> bool:
 
     OpenBLAS ends its threads at a fork, so a fork is tried first.
     """
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except (AttributeError, OSError):  # not Linux, or a kernel before 5.3
+    if not has_pidfds():
         return False
     pid = os.fork()
     if pid == 0:

@@ -24,7 +24,7 @@ from struct import Struct
 from typing import IO, Any
 
 from tuner.machine.caps import thread_variables, worker_environment
-from tuner.machine.processes import end_tree, time_made
+from tuner.machine.processes import end_tree, has_pidfds, time_made
 from tuner.trial import Device
 
 TORCH, PYTHONPATH = "torch", "PYTHONPATH"
@@ -91,9 +91,7 @@ class Preload:
 
     def link(self) -> socket.socket | None:
         """A connection to the process, which is started if there is none; None where no process can be forked."""
-        try:
-            os.close(os.pidfd_open(os.getpid()))
-        except (AttributeError, OSError):  # this is not Linux, or a kernel before 5.3
+        if not has_pidfds():
             return None
         while True:
             link = socket.socket(socket.AF_UNIX)

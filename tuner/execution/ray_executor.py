@@ -103,8 +103,8 @@ class RayExecutor(Executor):
         """Begins to start a local Ray with these devices, unless it is connected to one, and imports for trials."""
         launch = self._options.launch
         if self._connection is None:
-            started, ray = StartedRay(), sys.modules.get("ray")
-            if ray is None or not ray.is_initialized():
+            started = StartedRay()
+            if not connected():
                 launch = replace(launch, environ=dict(os.environ), search_path=list(sys.path))
             self._connection = RayConnection(local_ray(devices, worker_environment(devices[0]), started), started)
         self._options = replace(self._options, launch=replace(launch, imports=imports_of(tasks)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from tuner.machine.safe_files import PARTIAL, remove
 from tuner.trial import MB
 from tuner.workloads.base import Trainable
 from tuner.workloads.command_line import CommandLine
-from tuner.workloads.pickling import search_path
+from tuner.workloads.pickling import INSTALLED, search_path
 
 PIECE_BYTES = 8 * MB
 # The most that is sent of a folder with code; what is larger are data. Ray's ``working_dir`` has such limits, too.
@@ -167,10 +166,9 @@ def _folder_of(workload: Trainable) -> Path:
 
 def _own_entries() -> list[Path]:
     """Where this process finds modules, without what is installed and tuner itself."""
-    installed = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
     entries = [Path(entry).resolve() for entry in sys.path]
     tuners = Path(__file__).resolve().parents[2]
-    return [one for one in entries if one != tuners and not any(one.is_relative_to(place) for place in installed)]
+    return [one for one in entries if one != tuners and not any(map(one.is_relative_to, INSTALLED))]
 
 
 def _listed(root: Path) -> Code:

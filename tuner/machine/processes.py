@@ -76,6 +76,15 @@ class ProcessExit:
         return ""
 
 
+def has_pidfds() -> bool:
+    """Whether the end of a process can be waited for beside other things: on Linux since 5.3."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
 def exit_text(code: int) -> str:
     """The text for an exit code of ``subprocess``: ``ended with exit code 3``, or the signal if it is negative."""
     if code >= 0:

@@ -20,6 +20,9 @@ from typing import Any, cast
 
 # How much larger Python objects are than their pickled bytes: a float takes 32 instead of 9 bytes.
 UNPICKLED = 8
+INSTALLED = {
+    Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")
+}  # modules that are nobody's own
 GIT_SECONDS = 2.0  # git checks every file for changes, which takes long on a slow disk
 DESCRIBE = ("describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=12")
 LARGE = 256  # a text or bytes that are longer take their length alone
@@ -140,14 +143,13 @@ def _modules_beside(code: Iterable[object]) -> list[ModuleType]:
     folders = {Path(folder).resolve() for part in code if (folder := search_path(part))}
     if not folders:  # as on one machine
         return []
-    installed = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
     modules = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not file or getattr(module, "__name__", "") != name or name.partition(".")[0] in ("tuner", "__mp_main__"):
             continue
         parents = set(Path(file).resolve().parents)
-        if parents & folders and not parents & installed:
+        if parents & folders and not parents & INSTALLED:
             modules.append(module)
     return modules
 
