@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,6 +49,17 @@ def test_only_a_terminal_that_obeys_codes_gets_it_and_only_where_a_command_has_b
     phases.hide()
     expected = isinstance(screen, Screen) and term == "xterm"
     assert ("estimating memory, 3 of 8" in screen.getvalue()) == bool(screen.getvalue()) == expected
+
+
+def test_without_a_terminal_a_line_says_what_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    console = SimpleNamespace(print=said.append)
+    with phases.lasting("quick", console):  # type: ignore[arg-type]
+        pass
+    monkeypatch.setattr(phases, "LONG_SECONDS", 0.0)
+    with phases.lasting("joining", console):  # type: ignore[arg-type]
+        time.sleep(0.2)
+    assert said == ["joining"]
 
 
 def test_what_is_printed_removes_it_and_goes_where_it_belongs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from threading import Timer
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tuner.reporting.console import is_dumb
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.live import Live
     from rich.spinner import Spinner
+
+LONG_SECONDS = 3.0
 
 _shown: tuple[Live, Spinner] | None = None
 
@@ -60,6 +64,20 @@ def show(text: str) -> None:
         spinner.update(text=text)
         with suppress(OSError):  # the terminal is closed
             live.start(refresh=True)
+
+
+@contextmanager
+def lasting(text: str, console: Console) -> Iterator[None]:
+    """Shows a phase that may last. Where nothing else shows it, the console says so after ``LONG_SECONDS``."""
+    show(text)
+    timer = Timer(LONG_SECONDS, console.print, [text])
+    timer.daemon = True
+    if not _shown:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def estimating(number: int, of: int) -> None:

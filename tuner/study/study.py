@@ -58,8 +58,9 @@ def run_study(spec: StudySpec, executor: Executor | None = None) -> StudyResult:
         codes = [getattr(task.workload, "path", task.workload.code) for task in loaded.tasks.values()]
         executor.packages = partial(installed, codes)
         with interrupt.at_once():  # nothing is written yet, and the user's own code may be stuck
-            phases.show(f"joining the cluster {settings.cluster}" if settings.cluster else "looking for devices")
-            devices = executor.devices(settings.device)
+            where = f"joining the cluster {settings.cluster}" if settings.cluster else "looking for devices"
+            with phases.lasting(where, console):
+                devices = executor.devices(settings.device)
         several = several_expected(settings, devices, loaded.most_trials)
         if several and loaded.settings.estimates_memory and not settings.dry_run:
             # Starting Ray and estimating take seconds, so they overlap. Broken off, it would leave a Ray that nobody
