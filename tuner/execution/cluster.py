@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import ExecutionError, InputError, ParameterError, TunerError, last_line, one_line, option
+from tuner.execution.preload import Spawned
 from tuner.machine.caps import environment
 from tuner.machine.interrupts import SIGNALS, take_back
 from tuner.machine.private_folder import NAME_LENGTH, SOCKET_BYTES, private_folder, usable_bases
-from tuner.machine.processes import LOG_BYTES, end_tree, port_answers, time_made
+from tuner.machine.processes import LOG_BYTES, port_answers
 from tuner.trial import MB, Device
 
 PORT_SECONDS = 3
@@ -53,15 +54,14 @@ class StartedRay:
     def __init__(self) -> None:
         self.folder: Path | None = None
         self.joining = threading.Lock()  # held while Ray's C++ library connects to them
-        self._processes: list[tuple[int, float]] = []
+        self._processes: list[Spawned] = []
         self._ended = False
 
-    def start(self, *arguments: Any, **options: Any) -> subprocess.Popen[Any]:
+    def start(self, *arguments: Any, **options: Any) -> Spawned:
         """Starts a process in a session of its own, so that signals to the study's group do not reach it."""
         self.check()
-        process = subprocess.Popen(*arguments, **options, start_new_session=True)
-        self._processes.append((process.pid, time_made(process.pid)))
-        return process
+        self._processes.append(Spawned(*arguments, **options))
+        return self._processes[-1]
 
     def check(self) -> None:
         """Raises an ExecutionError if they have been ended."""
@@ -76,8 +76,8 @@ class StartedRay:
         self._ended = True
         if self.joining.acquire(timeout=JOIN_SECONDS):
             self.joining.release()  # the next to take it looks whether they have been ended
-        for pid, created in reversed(self._processes):
-            end_tree(pid, created, leads=True)
+        for process in reversed(self._processes):
+            process.end()
         if self.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
