@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import io
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -185,7 +187,10 @@ def test_of_a_folder_with_code_nothing_large_hidden_or_installed_is_sent(
     (tmp_path / "src" / "train.txt").write_text("changed")
     assert not code.is_here
     monkeypatch.setattr(sent_files, "CODE_FILES", 3)
-    assert "more than 3 files" in sent_files._listed(tmp_path).lacking
+    monkeypatch.setitem(sys.modules, "used", SimpleNamespace(__file__=str(tmp_path / "src" / "train.txt")))  # type: ignore[misc]
+    code = sent_files._listed(tmp_path)
+    assert "but loaded modules, as it has more than 3 files" in code.lacking
+    assert list(code.files) == ["src/train.txt"]
 
 
 @pytest.fixture(scope="module")

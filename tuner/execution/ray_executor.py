@@ -50,7 +50,6 @@ from tuner.machine.devices import DeviceChoice
 from tuner.machine.processes import free_port, shorten
 from tuner.trial import LOOPBACK, Began, Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.base import is_built_in
-from tuner.workloads.pickling import sent_by_value
 from tuner.workloads.task import Tasks
 
 EVENT_SECONDS = 30
@@ -153,13 +152,11 @@ class RayExecutor(Executor):
         where = {device: device.node_id or own_node for device in plan.devices}
         one_machine = on_one_machine(nodes, {own_node, *where.values()})
         if self._data is None or (self._by_name and not one_machine):
-            own = [
-                task.workload for task in self._tasks.values() if not is_built_in(task.workload) and not one_machine
-            ]
+            workloads = [] if one_machine else [task.workload for task in self._tasks.values()]
+            own = [workload for workload in workloads if not is_built_in(workload)]
             self._options = replace(self._options, code=code_of(own))
-            with sent_by_value(workload.code for workload in own):
-                # One object, as Ray does not resolve references within containers. It shares arrays nevertheless.
-                self._data, self._by_name = put(self._tasks, self._files, one_machine=one_machine), one_machine
+            # One object, as Ray does not resolve references within containers. It shares arrays nevertheless.
+            self._data, self._by_name = put(self._tasks, self._files, one_machine=one_machine), one_machine
         self._shared = (self._data, plan.threads, self._options)
         for device, slots, budget in zip(plan.devices, plan.slots, plan.budgets, strict=True):
             if pool := self._pools.get(device):

@@ -112,7 +112,7 @@ class Code:
     searched: Sequence[str]  # where modules are found: paths in the folder
     files: Mapping[str, tuple[int, int]]  # sizes and times, by paths in the folder
     large: Sequence[str]  # files that are not sent
-    too_many: bool  # nothing is sent
+    too_many: bool  # only those of loaded modules are sent
     content: Sequence[ObjectRef] = ()
 
     @property
@@ -129,7 +129,8 @@ class Code:
         """What a node that lacks the folder does not get, in words; empty if that is nothing."""
         if self.too_many:
             most = f"{CODE_FILES:,} files or {CODE_BYTES // MB} MB"
-            return f"{self.root}, as it has more than {most}: put the code in a folder of its own, or on each node"
+            remedy = "put the code in a folder of its own, or on each node"
+            return f"{self.root} but loaded modules, as it has more than {most}: {remedy}"
         more = f" and {len(self.large) - 1} more" if len(self.large) > 1 else ""
         most = f"larger than {CODE_FILE_BYTES // MB} MB"
         return (
@@ -181,7 +182,8 @@ def _listed(root: Path) -> Code:
         folders[:] = [one for one in code if not any(Path(folder, one, mark).exists() for mark in MARKS)]
         seen += len(folders) + len(names)
         if seen > CODE_FILES or size > CODE_BYTES:
-            return Code(str(root), (), {}, (), too_many=True)
+            loaded = {name: _stamp(root / name) for name in _loaded(root)}
+            return Code(str(root), tuple(searched), loaded, (), too_many=True)
         for path in (Path(folder, name) for name in names if not name.startswith(".")):
             if path.is_file():
                 name, stamp = str(path.relative_to(root)), _stamp(path)
@@ -190,6 +192,16 @@ def _listed(root: Path) -> Code:
                 else:
                     files[name], size = stamp, size + stamp[0]
     return Code(str(root), tuple(searched), files, large, too_many=False)
+
+
+def _loaded(root: Path) -> Iterator[str]:
+    """The files of loaded modules in a folder, without those that are installed and tuner's."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and name.partition(".")[0] not in ("tuner", "__mp_main__"):
+            path = Path(file).resolve()
+            if path.is_relative_to(root) and path.is_file() and not any(map(path.is_relative_to, INSTALLED)):
+                yield str(path.relative_to(root))
 
 
 def _stamp(path: Path) -> tuple[int, int]:

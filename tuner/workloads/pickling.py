@@ -11,8 +11,8 @@ import pickle
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -118,40 +118,6 @@ def _main_module(
     linecache.cache.update(cells)
     sys.argv[:] = argv
     multiprocessing.set_start_method(method, force=True)
-
-
-@contextmanager
-def sent_by_value(code: Iterable[object]) -> Iterator[None]:
-    """Pickles the modules of these classes and functions with their code in the block, for other machines.
-
-    Loaded modules from the same folders are included. Imports in functions that have not run yet are not followed.
-    """
-    import cloudpickle
-
-    modules = _modules_beside(code)
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
-
-
-def _modules_beside(code: Iterable[object]) -> list[ModuleType]:
-    """The loaded modules under the folders that these are imported from, without installed ones."""
-    folders = {Path(folder).resolve() for part in code if (folder := search_path(part))}
-    if not folders:  # as on one machine
-        return []
-    modules = []
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not file or getattr(module, "__name__", "") != name or name.partition(".")[0] in ("tuner", "__mp_main__"):
-            continue
-        parents = set(Path(file).resolve().parents)
-        if parents & folders and not parents & INSTALLED:
-            modules.append(module)
-    return modules
 
 
 def own_bytes(data: object) -> int:
