@@ -59,7 +59,7 @@ from ray import tune
 def train(config):
     tune.report({"loss": config["n"]})
 
-ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
+ray.init("local", num_cpus=2, include_dashboard=False, logging_level="ERROR")
 run = tune.RunConfig(storage_path="/tmp/work/ray_tune", verbose=0)
 tune.Tuner(tuner.memory_aware(train, estimate=0.8), param_space={"n": tune.grid_search([1, 2])}, run_config=run).fit()
 """

@@ -45,7 +45,7 @@ from ray import tune
 def train(config):
     time.sleep(0.2)
     tune.report({"loss": config["x"]})
-ray.init(num_cpus=2, include_dashboard=False)
+ray.init("local", num_cpus=2, include_dashboard=False)
 tune.Tuner(train, param_space={"x": tune.uniform(0, 1)}, tune_config=tune.TuneConfig(num_samples=32)).fit()
 """
 TORCH, PYG, QUICK, ENDED, REPORTED, WAITED = "torch", "torch, PyG", "quick", "at once", "50 reports", "0.2 s"
