@@ -200,6 +200,7 @@ class LearnedFit:
     def __init__(self) -> None:
         """Begins with nothing known."""
         self._values: dict[str, Values] = {}  # the configurations by key
+        self._keys: dict[str, tuple[Trial, str]] = {}  # by trial: each report asks for it
         self._peaks: dict[str, int] = {}  # the largest peak of a configuration's trials above their contexts
         self._limits: dict[str, int] = {}  # the same of the largest memory with which one of them ran out
         self._contexts: dict[str, int] = {}  # by trial id
@@ -307,11 +308,12 @@ class LearnedFit:
         return max(LEAST_BYTES, size_bytes - self._contexts.get(trial.trial_id, self._least_context))
 
     def _key(self, trial: Trial) -> str:
-        values = _values(trial)
-        key = (
-            config_key(values) if values else trial.trial_id
-        )  # nothing is known of a trial whose values are chosen later
-        self._values[key] = values
+        known, key = self._keys.get(trial.trial_id, (None, ""))
+        if known is not trial:  # its values may be others than before
+            values = _values(trial)
+            # Nothing is known of a trial whose values are chosen later.
+            key = config_key(values) if values else trial.trial_id
+            self._keys[trial.trial_id], self._values[key] = (trial, key), values
         return key
 
 

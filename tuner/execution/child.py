@@ -31,6 +31,8 @@ from tuner.machine.holders import status
 from tuner.machine.processes import adopt_descendants, end_descendants, end_tree, exit_text, open_log
 from tuner.trial import Began, Device, EpochReport, Outcome, Placement, Question, Status
 
+TOGETHER_SECONDS = 0.01  # events that follow within it are sent together
+
 
 @dataclass(frozen=True)
 class ProcessEnd:
@@ -230,14 +232,16 @@ def run_in(child: Child, placement: Placement, log: Path | None) -> Iterator[lis
 
 
 def _received(child: Child) -> list[WorkerEvent]:
-    """At least one event. Ray takes a millisecond for each message, so those that have come meanwhile are with it."""
+    """At least one event, and those that follow at once, as Ray takes a millisecond for each message."""
     events: list[WorkerEvent] = []
-    while (event := child.receive(0 if events else None)) or not events:
+    until = None
+    while (event := child.receive(None if until is None else max(0.0, until - time.monotonic()))) or not events:
         if isinstance(event, Outcome):
             return [*events, replace(event, reusable=True)]
         events += [event] if event is not None else []
-        if isinstance(event, (bytes, WeightsLost)):
+        if isinstance(event, (Question, bytes, WeightsLost)):  # the trial waits for an answer, or has ended
             break
+        until = until or time.monotonic() + TOGETHER_SECONDS
     return events
 
 
