@@ -57,28 +57,14 @@ def _tmpdir(length: int) -> Callable[[Place], None]:
     return change
 
 
-def _no_tmpdir(place: Place) -> None:
-    place.variables["TMPDIR"] = str(place.top / "no" / "such")
-
-
 def _read_only_tmpdir(place: Place) -> None:
     _bound(place)
     place.variables["TMPDIR"] = str(_read_only(place.top / "ro"))
 
 
-def _no_home(place: Place) -> None:
-    place.variables["HOME"] = "/nowhere/at/all"
-    place.variables.pop("XDG_CACHE_HOME", None)
-
-
-def _unset_home(place: Place) -> None:
-    place.variables.pop("HOME")
-
-
 def _read_only_home(place: Place) -> None:
     _bound(place)
-    place.variables["HOME"] = str(_read_only(place.top / "ro"))
-    place.variables.pop("XDG_CACHE_HOME", None)
+    _variables("XDG_CACHE_HOME", HOME=str(_read_only(place.top / "ro")))(place)
 
 
 def _read_only(path: Path) -> Path:
@@ -110,12 +96,8 @@ def _strange_folder(place: Place) -> None:
     place.variables["TMPDIR"] = str(strange)
 
 
-def _few_files(place: Place) -> None:
-    place.prelude = "ulimit -n 256"
-
-
-def _little_stack(place: Place) -> None:
-    place.prelude = "ulimit -s 1024; ulimit -c 0"
+def _limited(prelude: str) -> Callable[[Place], None]:
+    return lambda place: setattr(place, "prelude", prelude)
 
 
 def _full_tmp(place: Place) -> None:
@@ -135,22 +117,18 @@ def _full_output(place: Place) -> None:
     place.output = "../small/study"
 
 
-def _closed(which: str) -> Callable[[Place], None]:
+def _redirected(behind: str) -> Callable[[Place], None]:
     def change(place: Place) -> None:
-        place.behind = {
-            "stdin": "<&-",
-            "stdout": ">&-",
-            "stderr": "2>&-",
-            "all": "<&- >&- 2>&-",
-            "pipe": "| head -c 1",
-        }[which]
-        place.codes = (0, 1)
+        place.behind, place.codes = behind, (0, 1)
 
     return change
 
 
-def _variables(**given: str) -> Callable[[Place], None]:
-    return lambda place: place.variables.update(given)
+def _variables(*unset: str, **given: str) -> Callable[[Place], None]:
+    def change(place: Place) -> None:
+        place.variables = {**{name: value for name, value in place.variables.items() if name not in unset}, **given}
+
+    return change
 
 
 def _read_only_current(place: Place) -> None:
@@ -187,26 +165,26 @@ ENVIRONMENTS: Mapping[str, Callable[[Place], None]] = {
     "tmpdir-40": _tmpdir(40),
     "tmpdir-100": _tmpdir(100),
     "tmpdir-200": _tmpdir(200),
-    "tmpdir-missing": _no_tmpdir,
+    "tmpdir-missing": _variables(TMPDIR="/no/such"),
     "tmpdir-read-only": _read_only_tmpdir,
-    "home-missing": _no_home,
-    "home-unset": _unset_home,
+    "home-missing": _variables("XDG_CACHE_HOME", HOME="/nowhere/at/all"),
+    "home-unset": _variables("HOME"),
     "home-read-only": _read_only_home,
     "strange-path": _strange_path,
     "strange-folders": _strange_folder,
-    "no-runtime-dir": lambda place: place.variables.pop("XDG_RUNTIME_DIR", None) and None,
+    "no-runtime-dir": _variables("XDG_RUNTIME_DIR"),
     "runtime-dir-missing": _variables(XDG_RUNTIME_DIR="/nowhere"),
-    "256-files": _few_files,
-    "stack-of-1-mb": _little_stack,
+    "256-files": _limited("ulimit -n 256"),
+    "stack-of-1-mb": _limited("ulimit -s 1024; ulimit -c 0"),
     "full-tmp": _full_tmp,
     "full-output": _full_output,
-    "stdin-closed": _closed("stdin"),
-    "stdout-closed": _closed("stdout"),
-    "stderr-closed": _closed("stderr"),
-    "all-closed": _closed("all"),
-    "broken-pipe": _closed("pipe"),
+    "stdin-closed": _redirected("<&-"),
+    "stdout-closed": _redirected(">&-"),
+    "stderr-closed": _redirected("2>&-"),
+    "all-closed": _redirected("<&- >&- 2>&-"),
+    "broken-pipe": _redirected("| head -c 1"),
     "term-dumb": _variables(TERM="dumb", NO_COLOR="1"),
-    "term-unset": lambda place: place.variables.pop("TERM", None) and None,
+    "term-unset": _variables("TERM"),
     "lang-c": _variables(LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"),
     "columns-1": _variables(COLUMNS="1", LINES="1"),
     "current-read-only": _read_only_current,

@@ -40,7 +40,7 @@ IN_TEXT = [
 def damaged(path: Path, draw: random.Random) -> str:
     """Damages a file one to three times, and returns how."""
     if draw.random() < 0.05:
-        return draw.choice(KINDS)(path)
+        return in_place_of(path, draw.choice(KINDS))
     content, said = path.read_bytes(), []
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         of_values = draw.random() < 0.6
@@ -206,46 +206,21 @@ NUMBERS = (
 )
 
 
-def link_to_victim(path: Path) -> str:
+def in_place_of(path: Path, kind: str) -> str:
+    """Puts something else in a file's place, and says what."""
+    if kind == "a sparse file of 8 GB":
+        os.truncate(path, 8 << 30)
+        return kind
     path.unlink()
-    path.symlink_to(
-        Path(os.path.relpath(path.parents[1] if path.parent.name == "study" else path.parent)) / "victim.pt"
-    )
-    return "a link to a victim"
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a folder":
+        path.mkdir()
+    elif kind in LINKS:
+        victim = Path(os.path.relpath(path.parents[1] if path.parent.name == "study" else path.parent)) / "victim.pt"
+        path.symlink_to(LINKS[kind].format(victim=victim, name=path.name))
+    return kind
 
 
-def link_to_itself(path: Path) -> str:
-    path.unlink()
-    path.symlink_to(path.name)
-    return "a link to itself"
-
-
-def endless(path: Path) -> str:
-    path.unlink()
-    path.symlink_to("/dev/zero")
-    return "a link to /dev/zero"
-
-
-def pipe(path: Path) -> str:
-    path.unlink()
-    os.mkfifo(path)
-    return "a pipe"
-
-
-def folder(path: Path) -> str:
-    path.unlink()
-    path.mkdir()
-    return "a folder"
-
-
-def missing(path: Path) -> str:
-    path.unlink()
-    return "missing"
-
-
-def sparse(path: Path) -> str:
-    os.truncate(path, 8 << 30)
-    return "a sparse file of 8 GB"
-
-
-KINDS = (link_to_victim, link_to_itself, endless, pipe, folder, missing, sparse)
+LINKS = {"a link to a victim": "{victim}", "a link to itself": "{name}", "a link to /dev/zero": "/dev/zero"}
+KINDS = (*LINKS, "a pipe", "a folder", "missing", "a sparse file of 8 GB")

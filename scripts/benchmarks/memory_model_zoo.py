@@ -159,34 +159,21 @@ def make_pna(sizes: Sizes) -> Built:
     return model, _graph_batch(sizes, *values), loss_of(sizes, "cross_entropy")
 
 
-def make_transformerconv(sizes: Sizes) -> Built:
-    """TransformerConv with dropout in its attention; edges may have features."""
-    from torch_geometric.nn import TransformerConv
+def make_attention(name: str, sizes: Sizes) -> Built:
+    """TransformerConv or GATv2Conv with dropout in its attention, without adding loops; edges may have features."""
+    from torch_geometric import nn as layers_of
 
     heads, dropout = sizes["heads"], sizes.get("dropout", 0.0)
     options = {"heads": heads, "dropout": dropout, "edge_dim": sizes.get("edge_features"), "beta": True}
+    if name == "GATv2Conv":
+        options |= {"add_self_loops": False, "share_weights": bool(sizes.get("shared"))}
+        del options["beta"]
+    kind = getattr(layers_of, name)
     *widths, last = _widths(sizes, heads)
-    layers: list[nn.Module] = [TransformerConv(before, after, **options) for before, after in widths]
-    layers.append(TransformerConv(*last, concat=False, **options))
+    layers: list[nn.Module] = [kind(before, after, **options) for before, after in widths]
+    layers.append(kind(*last, concat=False, **options))
     values = [torch.randn(sizes["edges"], sizes["edge_features"])] if "edge_features" in sizes else []
     return GraphModel(layers, dropout), _graph_batch(sizes, *values), loss_of(sizes, "cross_entropy")
-
-
-def make_gatv2(sizes: Sizes) -> Built:
-    """GATv2Conv on a graph as it is, without adding loops."""
-    from torch_geometric.nn import GATv2Conv
-
-    heads, dropout = sizes["heads"], sizes.get("dropout", 0.0)
-    options = {
-        "heads": heads,
-        "dropout": dropout,
-        "add_self_loops": False,
-        "share_weights": bool(sizes.get("shared")),
-    }
-    *widths, last = _widths(sizes, heads)
-    layers: list[nn.Module] = [GATv2Conv(before, after, **options) for before, after in widths]
-    layers.append(GATv2Conv(*last, concat=False, **options))
-    return GraphModel(layers, dropout), _graph_batch(sizes), loss_of(sizes, "cross_entropy")
 
 
 class Seq2Seq(nn.Module):
@@ -312,14 +299,11 @@ def cut(images: Tensor, patch: int) -> Tensor:
     return squares.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
-def _image_batch(sizes: Sizes) -> tuple[Tensor, Tensor]:
-    side, batch = sizes["image"], sizes["batch"]
-    return torch.randn(batch, 3, side, side), torch.randint(sizes["classes"], (batch,))
-
-
-def make_vit(sizes: Sizes) -> Built:
+def of_images(model: Callable[[Sizes], nn.Module], sizes: Sizes) -> Built:
     """Classes of random images."""
-    return ViT(sizes), _image_batch(sizes), loss_of(sizes, "cross_entropy")
+    side, batch = sizes["image"], sizes["batch"]
+    images, classes = torch.randn(batch, 3, side, side), torch.randint(sizes["classes"], (batch,))
+    return model(sizes), (images, classes), loss_of(sizes, "cross_entropy")
 
 
 class Mixing(nn.Module):
@@ -358,11 +342,6 @@ class Mixer(nn.Module):
         """(B, 3, H, W) → (B, classes)."""
         out: Tensor = self.head(self.norm(self.blocks(self.project(cut(images, self.patch)))).mean(dim=1))
         return out
-
-
-def make_mixer(sizes: Sizes) -> Built:
-    """Classes of random images."""
-    return Mixer(sizes), _image_batch(sizes), loss_of(sizes, "cross_entropy")
 
 
 class DeepFM(nn.Module):
@@ -525,8 +504,8 @@ class Residual(nn.Module):
         return F.relu(out + self.shortcut(x))
 
 
-def make_resnet(sizes: Sizes) -> Built:
-    """Classes of random images by a ResNet of basic blocks, ``depth`` in each of ``levels`` widths."""
+def resnet(sizes: Sizes) -> nn.Module:
+    """A ResNet of basic blocks, ``depth`` in each of ``levels`` widths."""
     width = sizes["width"]
     layers: list[nn.Module] = [
         nn.Conv2d(3, width, 7, 2, 3, bias=False),
@@ -538,25 +517,24 @@ def make_resnet(sizes: Sizes) -> Built:
         before, after = width * 2 ** max(0, level - 1), width * 2**level
         layers += [Residual(before, after, 1 if level == 0 else 2)]
         layers += [Residual(after, after, 1) for _ in range(sizes["depth"] - 1)]
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(after, sizes["classes"]))
-    return model, _image_batch(sizes), loss_of(sizes, "cross_entropy")
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(after, sizes["classes"]))
 
 
 ZOO: dict[str, Callable[[Sizes], Built]] = {
     "gcn": make_gcn,
     "gin": make_gin,
     "pna": make_pna,
-    "transformerconv": make_transformerconv,
-    "gatv2": make_gatv2,
+    "transformerconv": partial(make_attention, "TransformerConv"),
+    "gatv2": partial(make_attention, "GATv2Conv"),
     "seq2seq": make_seq2seq,
     "lstm": partial(make_rnn, RNN, nn.LSTM),
     "gru": partial(make_rnn, RNN, nn.GRU),
     **{name: partial(make_rnn, Unrolled, getattr(nn, name)) for name in ("LSTMCell", "GRUCell", "RNNCell")},
-    "vit": make_vit,
-    "mixer": make_mixer,
+    "vit": partial(of_images, ViT),
+    "mixer": partial(of_images, Mixer),
     "deepfm": make_deepfm,
     "bags": make_bags,
     "vae": make_vae,
     "unet": make_unet,
-    "resnet": make_resnet,
+    "resnet": partial(of_images, resnet),
 }
