@@ -93,8 +93,9 @@ class Executor(ABC):
         """What it does before the first trial begins to train."""
         return "starting"
 
-    def prepare(self, tasks: Tasks, devices: Sequence[Device], threads: int = 1) -> None:  # noqa: B027  # most have none
-        """May start slow work in the background, before there is a plan."""
+    def prepare(self, tasks: Tasks, devices: Sequence[Device], threads: int = 1) -> None:
+        """Finds what trials import. It may start slow work in the background, before there is a plan."""
+        self._options = replace(self._options, launch=replace(self._options.launch, imports=imports_of(tasks)))
 
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
         """Prepares the plan's devices for trials of these tasks, with a folder for their checkpoints.
@@ -107,8 +108,8 @@ class Executor(ABC):
             self._options,
             checkpoints=checkpoints.absolute() if checkpoints else None,
             fresh=in_fresh_processes(self._fresh, plan, tasks),
-            launch=replace(self._options.launch, imports=imports_of(tasks)),
         )
+        self.prepare(tasks, plan.devices, plan.threads)
         self._stop_requests = StopRequests(checkpoints)
         self._stop_requests.reset()
 

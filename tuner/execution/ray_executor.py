@@ -22,7 +22,6 @@ from tuner.execution.executor import (
     ExecutorOptions,
     Happening,
     Weights,
-    imports_of,
 )
 from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import (
@@ -100,14 +99,14 @@ class RayExecutor(Executor):
 
     def prepare(self, tasks: Tasks, devices: Sequence[Device], threads: int = 1) -> None:
         """Begins to start a local Ray with these devices, unless it is connected to one, and imports for trials."""
-        launch = self._options.launch
+        super().prepare(tasks, devices, threads)
         if self._connection is None:
             started = StartedRay()
             if not connected():
-                launch = replace(launch, environ=dict(os.environ), search_path=list(sys.path))
+                launch = replace(self._options.launch, environ=dict(os.environ), search_path=list(sys.path))
+                self._options = replace(self._options, launch=launch)
             self._connection = RayConnection(local_ray(devices, worker_environment(devices[0]), started), started)
-        self._options = replace(self._options, launch=replace(launch, imports=imports_of(tasks)))
-        if launch.environ is not None:  # those on this machine will look for it
+        if self._options.launch.environ is not None:  # those on this machine will look for it
             earlier, self._link = self._link, self._options.launch.preload(devices[0], threads).link()
             if earlier:
                 earlier.close()
@@ -130,7 +129,6 @@ class RayExecutor(Executor):
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
         """Waits for Ray, and makes the data ready for workers. Devices of a cluster are asked for by ``claim``."""
         super().open(tasks, plan, checkpoints)
-        self.prepare(tasks, plan.devices, plan.threads)
         self.wait()
         import ray
 
