@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.simulated.world import World
-from tuner.decisions.events import CapacityObserved, Concluded, Ended, Event, PruneAsked, Retried, RetryReady, Started
+from tuner.decisions.events import (
+    CapacityObserved,
+    Concluded,
+    Contended,
+    Ended,
+    Event,
+    PruneAsked,
+    Retried,
+    RetryReady,
+    Started,
+)
 from tuner.decisions.state import State
 from tuner.records.attempts import Attempt
 from tuner.trial import Device, Placement, Request
@@ -66,9 +76,8 @@ class Rules:
             else:
                 since = self.unused.setdefault(device, self.now)
                 assert self.now - since <= LONGEST_UNUSED, "a device is held, and unused"
-            assert not (self._on(state, device) and device in away - state.lost), (
-                "a device is given back under a trial"
-            )
+            given = Contended not in self.seen and device in away - state.lost
+            assert not (self._on(state, device) and given), "a device is given back under a trial"
 
     def _every_trial_is_in_one_place(self, state: State) -> None:
         number = sum(map(len, (state.waiting, state.delayed, state.running, state.undecided, state.ended)))
@@ -172,7 +181,7 @@ class Rules:
             return
         for request in state.waiting.values():
             for device in state.plan.devices if state.plan else ():
-                if device in state.released and self._slots(state, device):
+                if Contended not in self.seen and device in state.released and self._slots(state, device):
                     assert state.wanted or not self._fits(request, device), "a device is not asked for"
                 away = state.lost | state.released | state.wanted
                 if device in away or self._on(state, device) >= self._slots(state, device):

@@ -11,7 +11,7 @@ from tests.simulated.rules import Rules
 from tests.simulated.world import OBJECTIVE, Crash, Journal, Machines, Others, Stalls, World
 from tuner.decisions.capacity import TrialLimits
 from tuner.decisions.claims import Claims
-from tuner.decisions.events import DeviceLost, Joined, Opened, Planned
+from tuner.decisions.events import Contended, DeviceLost, Joined, Opened, Planned
 from tuner.decisions.packer import Packer
 from tuner.decisions.policies import Engine, Policy, replay
 from tuner.decisions.retry import Retrying
@@ -68,6 +68,9 @@ class Process:
             draw = Random(self.world.seed)
             device = replace(self.world.plan.devices[0], node_id="late", index=9)
             self.machines.add(self.machines.now + draw.uniform(0, 60), Joined((device,)))
+            shared = {one: 0 for one in (*self.world.plan.devices, device) if one.node_id}
+            for begin, devices in ((0, shared), (60, {})):  # others wait for them, until they have one
+                self.machines.add(self.machines.now + begin + draw.uniform(0, 60), Contended(devices))
         self.rules.before = self.engine.state
         self.loop.take(Opened(self.world.plan, tuple(self.feedback.begin(self.engine.state.left))))
         self.loop.run()

@@ -98,12 +98,22 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The study gives a cluster's device back, or wants it no more."""
+    """The study gives a cluster's device back once nothing runs there, or wants it no more."""
 
     device: Device
 
     def __str__(self) -> str:
         return f"{self.device.label} is given back"
+
+
+@dataclass(frozen=True, slots=True)
+class Contended:
+    """For which of the devices that the study holds others wait, and of those the fewest that one of them holds."""
+
+    devices: Mapping[Device, int]
+
+    def __str__(self) -> str:
+        return f"others wait for {', '.join(device.label for device in self.devices) or 'nothing'}"
 
 
 @dataclass(frozen=True)
@@ -294,4 +304,4 @@ Decision = (
     | Released
     | Stopping
 )
-Event = Decision | CapacityObserved | Reported | Ended | Joined | Held | DeviceLost
+Event = Decision | CapacityObserved | Reported | Ended | Joined | Held | Contended | DeviceLost

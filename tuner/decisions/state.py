@@ -224,6 +224,7 @@ _CHANGES: dict[type, Callable[[State, Any], State]] = {
     events.Released: lambda state, event: _with(
         state, released=state.released | {event.device}, wanted=state.wanted - {event.device}
     ),
+    events.Contended: lambda state, _: _with(state),
     events.CapacityObserved: lambda state, event: _with(state, bounds=event.bounds),
     events.Started: lambda state, event: _moved(
         state, event, {event.request.trial.trial_id: Running(event.request, event.placement)}, [event.request]

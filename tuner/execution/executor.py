@@ -8,7 +8,7 @@ from pathlib import Path
 from socket import socket
 from typing import TypedDict, Unpack
 
-from tuner.decisions.events import DeviceLost, Held, Joined
+from tuner.decisions.events import Contended, DeviceLost, Held, Joined
 from tuner.decisions.plan import Plan
 from tuner.decisions.state import State
 from tuner.execution.preload import TORCH, Launch
@@ -25,7 +25,7 @@ from tuner.workloads.task import Tasks
 Weights = Callable[[], bytes]
 
 
-Happening = Began | EpochReport | Question | Outcome | Joined | Held | DeviceLost
+Happening = Began | EpochReport | Question | Outcome | Joined | Held | Contended | DeviceLost
 ExecutorEvent = tuple[Happening, Weights]
 
 REHEARSAL = "tuner.training.rehearsal"  # the module with a workload's first step
@@ -121,7 +121,7 @@ class Executor(ABC):
         return True
 
     def release(self, device: Device) -> None:  # noqa: B027
-        """Gives a device of the cluster back, on which nothing runs, or asks for it no more."""
+        """Gives a device of the cluster back as soon as nothing runs there, or asks for it no more."""
 
     def demand(self, state: State, most: int | None = None) -> None:  # noqa: B027
         """Tells a cluster's autoscaler what running and waiting trials need, at most for ``most`` ranks."""

@@ -12,6 +12,7 @@ from tuner.decisions.events import (
     Allowed,
     Bounds,
     CapacityObserved,
+    Contended,
     Corrected,
     DeviceLost,
     Dropped,
@@ -238,7 +239,7 @@ class StudyLoop:
             if happening.waits:
                 self.executor.answer(happening.trial_id, answer)
             self.stalls.hears(happening.trial_id)
-        elif isinstance(happening, Held):
+        elif isinstance(happening, (Held, Contended)):
             self.take(happening)
         elif isinstance(happening, Joined) and not self.engine.state.stopping:
             self.take(happening)
@@ -260,8 +261,7 @@ class StudyLoop:
             )
             for one in lost:
                 self._lose(one)
-                if one.device not in {place.device for place in self._placements()}:
-                    self.executor.release(one.device)
+                self.executor.release(one.device)
 
     def _say_what_is_waited_for(self) -> None:
         """Says once, before the first trial, that others use all devices of a cluster."""

@@ -263,7 +263,7 @@ class NodeWatch:
         self._ray = ray
         self.own_node: str = ray.get_runtime_context().get_node_id()
         self._head = ray.get_runtime_context().gcs_address
-        self._looked = self._answered = time.monotonic()
+        self.looked = self._answered = time.monotonic()  # when nodes were looked at, and the head answered
         self.alive = {self.own_node, *filter(None, planned)}  # the ids of nodes that are there, or have died
         self.joined: list[Node] = []  # those that have joined since; whoever uses them takes them out
         self._died: dict[str, str] = {}
@@ -274,8 +274,8 @@ class NodeWatch:
 
         Ray is asked at most every ``LOOK_SECONDS``, or ``now``.
         """
-        if now or time.monotonic() - self._looked > LOOK_SECONDS:
-            self._looked = time.monotonic()
+        if now or time.monotonic() - self.looked > LOOK_SECONDS:
+            self.looked = time.monotonic()
             self._look()
         return self._died
 

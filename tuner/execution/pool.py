@@ -42,9 +42,24 @@ class WorkerPool:
         self._group = placement_group([dict(self.bundle)], bundle_label_selector=[{NODE_LABEL: self.node_id}])
 
     @property
+    def is_busy(self) -> bool:
+        """Whether a worker has a trial."""
+        return bool(self._reserved)
+
+    @property
     def is_reserved(self) -> bool:
         """Whether Ray has reserved the bundle."""
         return self._group is not None and is_ready(self._group)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the bundle is requested, or reserved."""
+        return self._group is not None
+
+    def could_serve(self, resources: Mapping[str, float], labels: Mapping[str, str]) -> bool:
+        """Whether another's request could have the bundle."""
+        here = labels.get(NODE_LABEL, self.node_id) == self.node_id
+        return here and all(self.bundle.get(name, 0.0) >= amount for name, amount in resources.items())
 
     def exchange(self, other: "WorkerPool") -> None:
         """Gives what it has reserved to another pool, and takes what that has asked for: Ray chooses the GPU."""

@@ -327,7 +327,7 @@ class RayExecutor(Executor):
 
     def _check_health(self) -> None:
         """Reports dead nodes, workers that do not start, and losses that stay unexplained."""
-        died = self._watch.died()
+        looked, died = self._watch.looked, self._watch.died()
         if self._watch.cluster_lost and not self._events:  # what has been heard counts
             raise DevicesLost(self._watch.cluster_lost)
         for node, reason in died.items():
@@ -335,6 +335,8 @@ class RayExecutor(Executor):
         if self._address:
             joined, self._watch.joined = self._watch.joined, []
             self._joining |= ask(joined, usable_nodes(), self._choice, self._packages) if joined else {}
+            if self._watch.looked != looked:
+                self._emit(self._reservations.contended())
         for outcome in self._failures.overdue():
             self._emit(outcome)
         for stream, run in list(self._running.items()):

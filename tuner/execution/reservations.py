@@ -2,10 +2,11 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import islice, product
 
-from tuner.decisions.events import Held
+from tuner.decisions.events import Contended, Held
 from tuner.decisions.state import State
 from tuner.execution.nodes import LOOK_SECONDS, NodeWatch, ObjectRef, PlacementGroup
 from tuner.execution.pool import NODE_LABEL, WorkerPool, is_ready
@@ -27,6 +28,8 @@ class Reservations:
         self._ray, self._pools, self._watch = ray, pools, watch
         self._claimed: dict[Device, float] = {}  # since when devices are asked for; monotonic seconds
         self._look_at = math.inf  # when to look at them again
+        self._leaving = set[Device]()  # that are given back once nothing runs there
+        self._contended: dict[Device, int] = {}  # as said last
         self._gpus: dict[ObjectRef, Device] = {}  # by what will say which GPU of its node Ray has reserved for it
         self._demanded: list[tuple[dict[str, float], PlacementGroup]] = []
         self._ask_again = 0.0  # monotonic seconds
@@ -44,19 +47,53 @@ class Reservations:
     def claim(self, device: Device) -> None:
         """Asks for a device."""
         self._claimed[device], self._look_at = time.monotonic(), 0.0
+        self._leaving.discard(device)
 
     def release(self, device: Device) -> None:
-        """Gives a device back, with its idle workers."""
+        """Gives a device back as soon as nothing runs there, with its workers."""
         self.forget(device)
-        if (pool := self._pools.get(device)) and self._watch.head_answers:  # without slots it has none
-            pool.close()
+        self._leaving.add(device)
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Gives back the devices on which nothing runs any more."""
+        pools = {device: self._pools.get(device) for device in self._leaving}  # without slots there is none
+        idle = [device for device, pool in pools.items() if not (pool and pool.is_busy)]
+        if idle and self._watch.head_answers:
+            self._leaving.difference_update(idle)
+            for pool in (pools[device] for device in idle):
+                if pool:
+                    pool.close()
+
+    def contended(self) -> Contended | None:
+        """For which devices others wait, if that has changed: Ray shows what every job asks for.
+
+        That matters only where several are held.
+        """
+        from ray.core.generated.gcs_pb2 import PlacementGroupTableData as Table
+
+        held = [pool for device, pool in self._pools.items() if pool.is_asked and device not in self._claimed]
+        found: dict[Device, int] = {}
+        if len(held) > 1 and self._watch.head_answers:
+            accessor = self._ray._private.state.state._connect_and_get_accessor()
+            own = self._ray.get_runtime_context().get_job_id()
+            groups = [Table.FromString(one) for one in accessor.get_placement_group_table()]
+            holds = Counter(group.creator_job_id for group in groups if group.state == Table.CREATED)
+            waiting = [one for one in groups if one.state == Table.PENDING and one.creator_job_id.hex() != own]
+            for group, pool in product(waiting, held):
+                if any(pool.could_serve(one.unit_resources, one.label_selector) for one in group.bundles):
+                    number = holds[group.creator_job_id]
+                    found[pool.device] = min(number, found.get(pool.device, number))
+        before, self._contended = self._contended, found
+        return Contended(found) if found != before else None
 
     def forget(self, device: Device) -> None:
         """Asks for a device no more, which may be lost."""
         self._claimed.pop(device, None)
 
     def look(self) -> Iterator[Held]:
-        """Says which devices are held now."""
+        """Gives back what is left, and says which devices are held now."""
+        self.give_back()
         now = time.monotonic()
         if now < self._look_at or not self._claimed or not self._watch.head_answers:
             return
