@@ -22,6 +22,19 @@ from scripts.benchmarks.gpt_model import Built
 Sizes = Mapping[str, Any]
 Loss = Callable[[Tensor, Tensor], Tensor]
 
+
+def detection(out: Tensor, target: Tensor) -> Tensor:
+    """(B, anchors, classes and a box): the focal loss of classes, and of boxes smooth L1 and one minus their IoU."""
+    (scores, boxes), (labels, wanted) = (part.split([part.shape[-1] - 4, 4], -1) for part in (out, target))
+    surprise = F.binary_cross_entropy_with_logits(scores, labels, reduction="none")
+    low, high = torch.maximum(boxes[..., :2], wanted[..., :2]), torch.minimum(boxes[..., 2:], wanted[..., 2:])
+    width, height = (high - low).clamp(min=0).unbind(-1)
+    first, second = ((part[..., 2] - part[..., 0]) * (part[..., 3] - part[..., 1]) for part in (boxes, wanted))
+    iou = width * height / (first + second - width * height + 1e-6)
+    focal = (surprise * (1 - torch.exp(-surprise)).square()).mean()
+    return focal + F.smooth_l1_loss(boxes, wanted) + (1 - iou).mean()
+
+
 LOSSES: dict[str, Loss] = {
     "cross_entropy": F.cross_entropy,
     "nll": lambda out, target: F.nll_loss(F.log_softmax(out, dim=1), target),
@@ -29,6 +42,23 @@ LOSSES: dict[str, Loss] = {
     "l1": F.l1_loss,
     "smooth_l1": F.smooth_l1_loss,
     "bce": F.binary_cross_entropy_with_logits,
+    "detection": detection,
+    # Those of torch.nn that take more than a result and a target.
+    "BCELoss": lambda out, target: F.binary_cross_entropy(out.sigmoid(), target.sigmoid()),
+    "CTCLoss": lambda out, target: F.ctc_loss(
+        out.unflatten(0, (50, -1)).log_softmax(2),
+        torch.ones(len(out) // 50, 20, dtype=torch.long, device=out.device),
+        torch.full((len(out) // 50,), 50),
+        torch.full((len(out) // 50,), 20),
+    ),
+    "CosineEmbeddingLoss": lambda out, target: F.cosine_embedding_loss(out, target, target[:, 0].sign()),
+    "GaussianNLLLoss": lambda out, target: F.gaussian_nll_loss(out, target, target.exp()),
+    "MarginRankingLoss": lambda out, target: F.margin_ranking_loss(out, target, target.sign()),
+    "MultiLabelMarginLoss": lambda out, target: F.multilabel_margin_loss(out, target.argsort(1)),
+    "TripletMarginLoss": lambda out, target: F.triplet_margin_loss(out, target, target.flip(0)),
+    "TripletMarginWithDistanceLoss": lambda out, target: F.triplet_margin_with_distance_loss(
+        out, target, target.flip(0)
+    ),
 }
 
 
@@ -383,7 +413,7 @@ class Bags(nn.Module):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         width, hidden = sizes["width"], sizes["hidden"]
-        self.words = nn.EmbeddingBag(sizes["values"], width, mode=sizes["mode"])
+        self.words = nn.EmbeddingBag(sizes["values"], width, mode=sizes["mode"], sparse=bool(sizes.get("sparse")))
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, sizes["classes"]))
 
     def forward(self, words: Tensor) -> Tensor:
@@ -441,6 +471,13 @@ def double_convolution(before: int, after: int) -> nn.Sequential:
     )
 
 
+def function_of(sizes: Sizes) -> Callable[[Tensor], Tensor]:
+    """The function of torch that a row names, or none."""
+    name = sizes.get("function")
+    found: Callable[[Tensor], Tensor] = getattr(torch, name, None) or getattr(F, name) if name else nn.Identity()
+    return found
+
+
 class UNet(nn.Module):
     """A U-Net; upwards by transposed convolutions, or by interpolation and a 1x1 convolution."""
 
@@ -458,8 +495,7 @@ class UNet(nn.Module):
         )
         self.join = nn.ModuleList(double_convolution(2 * width, width) for width in widths[:-1])
         self.head = nn.Conv2d(widths[0], sizes["classes"], 1)
-        name = sizes.get("function")  # of what the deepest level gives
-        self.function = getattr(torch, name, None) or getattr(F, name) if name else nn.Identity()
+        self.function = function_of(sizes)  # of what the deepest level gives
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, 3, H, W) → (B, classes, H, W)."""
@@ -481,6 +517,43 @@ def make_unet(sizes: Sizes) -> Built:
     if sizes.get("loss", "cross_entropy") not in ("cross_entropy", "nll"):
         target = torch.rand(batch, classes, side, side).round()
     return UNet(sizes), (torch.randn(batch, 3, side, side), target), loss_of(sizes, "cross_entropy")
+
+
+class FPN(nn.Module):
+    """A feature pyramid with one head for all levels: each pixel's class, or with ``anchors`` classes and boxes."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        width, self.anchors = sizes["width"], sizes.get("anchors", 0)
+        widths = [width * 2**level for level in range(sizes["levels"])]
+        self.down = nn.ModuleList(double_convolution(*pair) for pair in pairwise([3, *widths]))
+        self.side = nn.ModuleList(nn.Conv2d(before, width, 1) for before in widths)
+        self.smooth = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in widths)
+        self.head = nn.Conv2d(width, (sizes["classes"] + 4) * self.anchors or sizes["classes"], 3, padding=1)
+        self.function = function_of(sizes)  # of what each level gives to the head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 3, H, W) → (B, classes, H, W), or (B, anchors of all levels, classes + 4)."""
+        side, levels = x.shape[-1], []
+        for block, lateral in zip(self.down, self.side, strict=True):
+            x = F.max_pool2d(block(x), 2)
+            levels.append(lateral(x))
+        for place in reversed(range(len(levels) - 1)):
+            levels[place] = levels[place] + F.interpolate(levels[place + 1], scale_factor=2)
+        out = [self.head(self.function(smooth(x))) for smooth, x in zip(self.smooth, levels, strict=True)]
+        if self.anchors:
+            return torch.cat([x.unflatten(1, (self.anchors, -1)).movedim(2, -1).flatten(1, 3) for x in out], 1)
+        return torch.stack([F.interpolate(x, (side, side), mode="bilinear") for x in out]).sum(0)
+
+
+def make_fpn(sizes: Sizes) -> Built:
+    """A class for each pixel of random images, or of each anchor a class and a box."""
+    side, batch, classes = sizes["image"], sizes["batch"], sizes["classes"]
+    images, anchors = torch.randn(batch, 3, side, side), sizes.get("anchors", 0)
+    if not anchors:
+        return FPN(sizes), (images, torch.randint(classes, (batch, side, side))), loss_of(sizes, "cross_entropy")
+    places = sum((side // 2 ** (level + 1)) ** 2 for level in range(sizes["levels"]))
+    return FPN(sizes), (images, torch.rand(batch, places * anchors, classes + 4)), loss_of(sizes, "detection")
 
 
 class Residual(nn.Module):
@@ -536,5 +609,6 @@ ZOO: dict[str, Callable[[Sizes], Built]] = {
     "bags": make_bags,
     "vae": make_vae,
     "unet": make_unet,
+    "fpn": make_fpn,
     "resnet": partial(of_images, resnet),
 }

@@ -193,7 +193,10 @@ def optimizer_of(step: Step, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer that a plain step names, at torch's defaults but for ``fused=1``."""
     name = step.sizes.get("optimizer", "adam")  # ours, or one of torch.optim
     optimizer = OPTIMIZERS.get(name) or getattr(torch.optim, name)
-    return optimizer(model.parameters(), **({"fused": True} if step.sizes.get("fused") else {}))
+    trained = [p for p in model.parameters() if name != "Muon" or p.dim() == 2]  # Muon takes matrices alone
+    if name == "SparseAdam":
+        trained = [p for module in model.modules() if getattr(module, "sparse", False) for p in module.parameters()]
+    return optimizer(trained, **({"fused": True} if step.sizes.get("fused") else {}))
 
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -216,7 +219,7 @@ def make_mlp(sizes: Sizes) -> Built:
         layers += [nn.Dropout(sizes["dropout"])] if "dropout" in sizes else []
     model = nn.Sequential(*layers, nn.Linear(widths[-1], sizes["classes"]))
     x = torch.randn(sizes["batch"], sizes["features"])
-    if sizes.get("loss", "nll") not in ("nll", "MultiMarginLoss"):
+    if sizes.get("loss", "nll") not in ("nll", "CrossEntropyLoss", "MultiMarginLoss"):
         return model, (x, torch.randn(sizes["batch"], sizes["classes"])), loss_of(sizes, "mse")
     return model, (x, torch.randint(sizes["classes"], (sizes["batch"],))), loss_of(sizes, "cross_entropy")
 

@@ -70,6 +70,13 @@ def test_a_linear_layer_with_adam_is_exact() -> None:
     assert parts["data"] == FLOAT * 10 * 100
 
 
+def test_what_the_first_loss_finds_was_there_before_it() -> None:
+    model, x, y = nn.Linear(30, 20), torch.randn(10, 30), torch.randn(10, 20)
+    trace = trace_step(lambda: (model, adam(model), lambda: F.smooth_l1_loss(model(x), y)))
+    found = [trace.categories[key] for key, size in trace.events if size != RELEASE]
+    assert found[:4] == ["parameters", "parameters", "data", "data"]
+
+
 def test_views_and_operations_in_place_are_no_new_memory() -> None:
     def step(x: Tensor) -> Tensor:
         with torch.no_grad():

@@ -30,6 +30,7 @@ class StorageTracker:
         self.is_paused = False
         self.is_building = False  # a user's code makes what a step needs, on the host or on the GPU
         self.rest_on_host = False  # what was made before the step, and not put on the GPU, is on the host
+        self.inputs_at: int | None = None  # the place among the events of what the first loss finds
         self.has_guess = False  # for a workspace that only cuDNN or cuSPARSE knows, or a size that values decide
         self.on_gpu = device_kind == "cuda"
         self.pools = DEFAULT  # where the allocator takes blocks now
@@ -137,6 +138,9 @@ class StorageTracker:
             ours = self.on_gpu or storage.device.type == "meta" or storage.resizable()
             size = storage.nbytes()
             self._begin(storage, self.allocate(size, "data") if ours else NOT_COUNTED, size)
+            if ours and self.inputs_at is not None:  # it was there before, and so is elsewhere in the cache
+                self.events.insert(self.inputs_at, self.events.pop())
+                self.inputs_at += 1
 
     def mark(self, values: Iterable[object], category: Category) -> None:
         """Sets the category of the tensors among these values."""

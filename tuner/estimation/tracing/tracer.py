@@ -121,11 +121,13 @@ def trace_step(
             return _traced(tracker, model)
         if optimizer is not None:
             restore.callback(_watch(tracker, optimizer).close)
+        tracker.inputs_at = len(tracker.events)
         value = None  # as in a plain loop, a loss lives until the next one is computed
 
         def forward_and_backward() -> Tensor:
             model.zero_grad(set_to_none=True)
             found = loss()
+            tracker.inputs_at = None
             found.backward()  # type: ignore[no-untyped-call]
             return found
 
@@ -135,6 +137,7 @@ def trace_step(
                 continue
             model.zero_grad(set_to_none=True)
             value = loss()
+            tracker.inputs_at = None
             value.backward()  # type: ignore[no-untyped-call]
             if optimizer is None:
                 tracker.mark((p.grad for p in model.parameters()), "gradients")
