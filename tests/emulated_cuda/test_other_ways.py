@@ -54,12 +54,14 @@ print(json.dumps([found.batch_size, 1 - free / total, torch.cuda.memory_reserved
 
 
 @pytest.mark.parametrize(
-    ("mode", "outputs", "size"), [("measured", 512, 3000), ("traced", 512, 3000), ("measured", 10, 24576)]
+    ("mode", "outputs", "size"),
+    [("measured", 512, 3000), ("traced", 512, 3000), ("measured", 10, 24576), ("measured", 4096, 8192)],
 )
 def test_the_largest_batch_takes_the_share_of_the_card_that_it_should(
     tmp_path: Path, mode: str, outputs: int, size: int
 ) -> None:
     # With ten outputs the first step's blocks are split by the optimizer's state, and the second takes more.
+    # What the reductions of 4,096 stage grows with small batches alone, so that a line through these is too steep.
     cards = {"sizes": [9000, size], "EMULATED_CONTEXT_MB": "742"}
     script = BATCH_SIZE.format(mode=mode, outputs=outputs)
     batch, taken, on_the_other = json.loads(printed(tmp_path, "-c", script, **cards))
@@ -118,7 +120,7 @@ def test_a_measured_step_has_the_cards_own_context(tmp_path: Path) -> None:
 def test_another_training_is_on_the_card_that_it_names(tmp_path: Path) -> None:
     study = Study(tmp_path / "study")
     cards = {"names": ["T4", "A100"], "sizes": [6000, 4000]}
-    run(study, "--auto-memory", "--limit", "1", "--epochs", "1", "--in-process", **cards)
+    run(study, "--memory-gb", "1", "--limit", "1", "--epochs", "1", "--in-process", **cards)
     log = tmp_path / "again.log"
     again = ("-m", "tuner", "train", "--from", str(study.folder), "--output", str(tmp_path / "again"))
     printed(tmp_path, *again, "--device", "cuda", **cards, EMULATED_CUDA_LOG=str(log))

@@ -30,7 +30,7 @@ Mode = Literal["static", "traced", "measured"]
 # Fragmentation as a share of the tensors, for modes that do not measure it, and on CUDA the least that is measured.
 # CUDA: from the GPU memory estimation guide. CPU: the gaps in the heap, if it has all tensors.
 FRAGMENTATION = {"cuda": 0.10, "cpu": HEAP_SLACK}
-FRAGMENTATION_STEPS = 3  # how often it is measured
+MOST_TRIED, CLOSE = 8, 1.05  # CUDA: how many batches are tried, until no larger one than by this factor could fit
 # Errors of a step that is wrong itself. Torch has subclasses of these for what a trace does not support.
 ORDINARY_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
 GROWTH = 4  # a tried size is at most this multiple of one that fits, so that no trace is far beyond the limit
@@ -207,7 +207,7 @@ def _measured(search: _Search) -> _Footprint:
             sizes = search.smallest, search.largest, search.samples.count
             line = measure_line(run.peak_bytes, model_bytes, room_bytes, *sizes)
             if device.kind == "cuda":
-                fragmentation = _fragmentation(search, line, run)
+                return _filling(search, line, run, search.limit_bytes - context)
             return _on_line(line, context, run.optimizer_bytes(), fragmentation)
     except Exception as error:
         if not is_out_of_memory(error):
@@ -230,24 +230,31 @@ def _on_line(line: Line, context: int, state_bytes: int, fragmentation: float) -
     return _Footprint(need, state_bytes, fragmentation, line.at_most)
 
 
-def _fragmentation(search: _Search, line: Line, run: Rehearsal) -> float:
-    """The share that CUDA's allocator reserves beyond the tensors of the largest batch; at least ``FRAGMENTATION``.
+def _filling(search: _Search, line: Line, run: Rehearsal, room_bytes: int) -> _Footprint:
+    """The footprint through the largest batch whose first steps CUDA's allocator had room for.
 
-    A larger share makes the largest batch smaller, for which it is measured again.
+    The line is a guess, as what kernels stage grows up to a bound, and more is reserved than the tensors take. A
+    footprint has a fixed part, so a batch that is larger in proportion to the room that is left still fits.
     """
-    share = FRAGMENTATION["cuda"]
-    for _ in range(FRAGMENTATION_STEPS):
+    guessed = _on_line(line, search.context_bytes, run.optimizer_bytes(), FRAGMENTATION["cuda"])
+    size = _largest(search, guessed, search.smallest).batch_size
+    fits, over, through, share = 0, 0, line, guessed.fragmentation
+    for _ in range(MOST_TRIED):
         try:
-            size = _largest(search, _on_line(line, search.context_bytes, 0, share), search.smallest).batch_size
-            measured = run.reserved_bytes(size) / line.at(size) - 1
-        except DoesNotFit:  # said by the search that follows
-            break
+            allocated, reserved = run.first_steps_bytes(size)
         except torch.OutOfMemoryError:
-            measured = share + FRAGMENTATION["cuda"]
-        if measured <= share:
+            allocated, reserved = room_bytes, 2 * room_bytes
+        if reserved <= room_bytes:
+            fits, share = size, reserved / allocated - 1
+            through = Line({0: line.peaks[0], size: allocated})
+        else:
+            over = size
+        ahead = min(search.largest, int(size * room_bytes / reserved))
+        size = (fits + over) // 2 if fits and over else ahead
+        if size <= max(CLOSE * fits, search.smallest):
             break
-        share = measured
-    return share
+    through = replace(through, at_most=(fits if over else line.at_most) or None)
+    return _on_line(through, search.context_bytes, guessed.optimizer_bytes, share)
 
 
 def _largest(search: _Search, footprint: _Footprint, least: int) -> LargestBatch:

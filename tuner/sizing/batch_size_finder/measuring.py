@@ -95,16 +95,17 @@ class Rehearsal:
                 raise
             raise step_failed(size, error) from error
 
-    def reserved_bytes(self, size: int) -> int:
-        """What CUDA's allocator reserves for a training's first steps from an empty cache, in bytes.
+    def first_steps_bytes(self, size: int) -> tuple[int, int]:
+        """What the tensors of a training's first steps take, and what CUDA's allocator reserves for them, in bytes.
 
-        As in a trace: the optimizer's state appears between the blocks of the first step.
+        The cache is empty before, as in a trace: the optimizer's state appears between the blocks of the first step.
         """
         self._optimizer = self._step.make_optimizer()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self._device)
         self._run(size, steps=STEPS)
-        return int(torch.cuda.max_memory_reserved(self._device)) - self._base_bytes
+        taken = torch.cuda.max_memory_allocated(self._device), torch.cuda.max_memory_reserved(self._device)
+        return int(taken[0]) - self._base_bytes, int(taken[1]) - self._base_bytes
 
     def optimizer_bytes(self) -> int:
         """The bytes of the optimizer's state on the device, after the first step."""
