@@ -9,11 +9,13 @@ from types import ModuleType
 import pytest
 
 from tests.support.toy import Toy
+from tuner.estimation.estimators import with_contexts
 from tuner.estimation.overheads import (
     COMPILER_BYTES,
     CONTEXT_BYTES,
     context_of,
     import_bytes,
+    measured_context,
     program_bytes,
 )
 from tuner.trial import MB, Device
@@ -80,6 +82,14 @@ def test_a_gpus_context_is_measured_once_and_kept(gpu: Device, monkeypatch: pyte
 
 def test_a_gpu_that_is_not_on_this_machine_is_assumed_to_take_what_others_do(gpu: Device) -> None:
     assert context_of(replace(gpu, uuid="")) == context_of(replace(gpu, node_id="n")) == (CONTEXT_BYTES["cuda"], "")
+
+
+def test_a_node_tells_the_contexts_of_its_gpus(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.estimation.measure.run_in_new_process", lambda *_: (742 * MB, True))
+    monkeypatch.setattr("tuner.machine.devices.detect", lambda _: (gpu,))
+    (told,) = with_contexts()("cuda")
+    elsewhere = replace(told, uuid="", node_id="n")
+    assert context_of(elsewhere) == (742 * MB, "") and measured_context(elsewhere) == 742 * MB
 
 
 def test_a_context_that_cannot_be_measured_is_assumed_and_the_estimate_says_so(

@@ -24,6 +24,7 @@ from tuner.decisions.events import DeviceLost, Held, Joined
 from tuner.decisions.plan import Plan, make_plan
 from tuner.decisions.state import State
 from tuner.errors import DataError, InputError
+from tuner.estimation.estimators import with_contexts
 from tuner.execution import cluster as joining
 from tuner.execution.cluster import RayConnection, find_address, join_cluster
 from tuner.execution.mapped_arrays import loaded, put, unpack
@@ -63,6 +64,7 @@ def two_nodes() -> Iterator[Any]:
 def joined(two_nodes: Any) -> Iterator[RayExecutor]:
     """An executor that has joined them: for each that does, Ray starts new processes on every node."""
     with closing(RayExecutor(address=two_nodes.address)) as executor:
+        executor.find_on_node = with_contexts()
         executor.devices("cpu")
         yield executor
 

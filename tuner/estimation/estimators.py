@@ -18,6 +18,7 @@ from tuner.estimation.estimate_cache import cached
 from tuner.estimation.graphsage_formula import estimate_graphsage
 from tuner.estimation.overheads import NCCL_BYTES, context_of, import_bytes, in_fork
 from tuner.machine.allocator_settings import allocator_key
+from tuner.machine.devices import DeviceChoice
 from tuner.training.ranks import BACKEND
 from tuner.trial import CHECKPOINTING, CUDA_GRAPHS, LEARNED, MB, Config, Device, MemoryEstimate
 from tuner.workloads.base import Trainable, Workload, needs_workload
@@ -192,6 +193,20 @@ def first_share(budget_bytes: int, workers: int, context_bytes: int) -> int:
 def with_context(estimate: MemoryEstimate, device: Device, *, alone: bool = False) -> MemoryEstimate:
     """The estimate with what a process on this device takes beside its tensors, see ``context_of``."""
     return _in_context(estimate, *context_of(device, alone=alone))
+
+
+def with_contexts() -> Callable[[DeviceChoice], tuple[Device, ...]]:
+    """What finds the devices of a node with the contexts of its GPUs, sent there with its code."""
+
+    def found(choice: DeviceChoice) -> tuple[Device, ...]:
+        from dataclasses import replace
+
+        from tuner.estimation.overheads import measured_context
+        from tuner.machine.devices import detect
+
+        return tuple(replace(device, context_bytes=measured_context(device)) for device in detect(choice))
+
+    return found
 
 
 def with_nccl(estimate: MemoryEstimate) -> MemoryEstimate:

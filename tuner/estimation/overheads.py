@@ -60,10 +60,10 @@ def context_of(device: Device, *, alone: bool = False) -> tuple[int, str]:
 
     A GPU of this machine is asked: a new process takes a first step there, once for each model of GPU, driver and
     torch, and the answer is kept beside the calibrations. It is not kept where the driver does not list that process,
-    as in some containers: then others may have taken memory meanwhile.
+    as in some containers: then others may have taken memory meanwhile. A node tells those of its own GPUs.
     """
     if not _is_here(device):
-        return CONTEXT_BYTES[device.kind] + ALONE_BYTES * (alone and device.kind == "cpu"), ""
+        return device.context_bytes or CONTEXT_BYTES[device.kind] + ALONE_BYTES * (alone and device.kind == "cpu"), ""
     same = replace(device, free_bytes=0, free_ram_bytes=0, idle_cores=None, context_bytes=0, node_id="", host="")
     return _context_on(same)
 
@@ -80,8 +80,10 @@ def _is_here(device: Device) -> bool:
 
 def measured_context(device: Device) -> int:
     """The bytes of ``context_of`` if they were measured, and else 0."""
+    if not _is_here(device):
+        return device.context_bytes
     context_bytes, why_assumed = context_of(device)
-    return context_bytes if _is_here(device) and not why_assumed else 0
+    return 0 if why_assumed else context_bytes
 
 
 @cache

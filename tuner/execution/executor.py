@@ -68,6 +68,7 @@ class Executor(ABC):
 
     left_out: list[str]  # which nodes of a cluster, and why
     packages: Callable[[], Sequence[str]]  # finds those that the trials' code imports
+    find_on_node: Callable[[DeviceChoice], tuple[Device, ...]] | None = None  # what else than ``detect`` does so
     _options = TrialOptions()
     _stop_requests = StopRequests(None)
 

@@ -20,10 +20,11 @@ from tuner.machine.devices import DeviceChoice
 from tuner.machine.processes import port_answers, signal_text
 from tuner.trial import Device
 
+Detect = Callable[[DeviceChoice], tuple[Device, ...]]  # what finds a node's devices, sent there as ``teller``'s
 T_co = TypeVar("T_co", covariant=True)
 ObjectRef = NewType("ObjectRef", object)
 VMSTAT = Path("/proc/vmstat")
-PROBE_SECONDS = 60
+PROBE_SECONDS = 150  # a node may measure the contexts of its GPUs first
 LOOK_SECONDS = 2  # between two checks of the nodes
 # A head that has not answered for this time counts as dead. After 60 s Ray would end this process.
 HEAD_SECONDS = 20
@@ -68,7 +69,10 @@ class Node(TypedDict):
 
 
 def cluster_devices(
-    choice: DeviceChoice, packages: Sequence[str] = (), left_out: list[str] | None = None
+    choice: DeviceChoice,
+    packages: Sequence[str] = (),
+    left_out: list[str] | None = None,
+    find: Detect | None = None,
 ) -> tuple[Device, ...]:
     """The devices of all nodes of the connected cluster, as the nodes see them.
 
@@ -79,7 +83,7 @@ def cluster_devices(
         InputError: every node is left out, or there is no such device.
     """
     nodes, devices, left_out = usable_nodes(), list[Device](), [] if left_out is None else left_out
-    for answer, node in ask(nodes, nodes, choice, packages).items():
+    for answer, node in ask(nodes, nodes, choice, packages, find).items():
         try:
             devices += answered(answer, *node)
         except InputError as error:
@@ -102,7 +106,11 @@ def usable_nodes() -> list[Node]:
 
 
 def ask(
-    nodes: Sequence[Node], usable: Sequence[Node], choice: DeviceChoice, packages: Sequence[str]
+    nodes: Sequence[Node],
+    usable: Sequence[Node],
+    choice: DeviceChoice,
+    packages: Sequence[str],
+    find: Detect | None = None,
 ) -> dict[ObjectRef, tuple[Node, str]]:
     """Asks nodes for their devices: by the answer to come, each with its name among all that are ``usable``.
 
@@ -116,7 +124,7 @@ def ask(
             return ours, found, ()
         from tuner.machine.devices import detect
 
-        return ours, found, detect(choice)
+        return ours, found, (find or detect)(choice)
 
     return {
         on_node(tell, node["NodeID"]).remote(node_choice): (node, hosts[node["NodeID"]])

@@ -95,7 +95,7 @@ class RayExecutor(Executor):
         self._choice = choice
         self._packages = self.packages()
         self.left_out = []
-        return cluster_devices(choice, self._packages, self.left_out)
+        return cluster_devices(choice, self._packages, self.left_out, self.find_on_node)
 
     def prepare(self, tasks: Tasks, devices: Sequence[Device], threads: int = 1) -> None:
         """Begins to start a local Ray with these devices, unless it is connected to one, and imports for trials."""
@@ -334,7 +334,8 @@ class RayExecutor(Executor):
             self._lose_node(node, reason)
         if self._address:
             joined, self._watch.joined = self._watch.joined, []
-            self._joining |= ask(joined, usable_nodes(), self._choice, self._packages) if joined else {}
+            asked = usable_nodes(), self._choice, self._packages, self.find_on_node
+            self._joining |= ask(joined, *asked) if joined else {}
             if self._watch.looked != looked:
                 self._emit(self._reservations.contended())
         for outcome in self._failures.overdue():

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from tuner.errors import DevicesLost, in_python
+from tuner.estimation.estimators import with_contexts
 from tuner.execution.executor import Executor
 from tuner.integrations.trackers.selection import choose_trackers
 from tuner.machine.first_use import remove_compiled_folder
@@ -56,7 +57,7 @@ def run_study(spec: StudySpec, executor: Executor | None = None) -> StudyResult:
         decisions = started.enter_context(DecisionLog())
         started.enter_context(closing(executor))
         codes = [getattr(task.workload, "path", task.workload.code) for task in loaded.tasks.values()]
-        executor.packages = partial(installed, codes)
+        executor.packages, executor.find_on_node = partial(installed, codes), with_contexts()
         with interrupt.at_once():  # nothing is written yet, and the user's own code may be stuck
             where = f"joining the cluster {settings.cluster}" if settings.cluster else "looking for devices"
             with phases.lasting(where, console):

@@ -12,6 +12,7 @@ from ray.tune.trainable import FunctionTrainable, wrap_function
 
 from tuner.decisions.capacity import limited
 from tuner.errors import InputError, ParameterError
+from tuner.estimation.estimators import with_contexts
 from tuner.integrations.ray_tune.attempt import CappedAttempt
 from tuner.integrations.ray_tune.resources import TrainableSpec, TrialResources, given_estimate, trial_resources
 from tuner.machine.devices import DeviceChoice, detect_devices
@@ -81,7 +82,7 @@ def _devices(choice: DeviceChoice) -> Sequence[Device]:
     if ray is not None and ray.is_initialized() and len(ray.nodes()) > 1:
         from tuner.execution.nodes import cluster_devices
 
-        return cluster_devices(choice)
+        return cluster_devices(choice, find=with_contexts())
     return detect_devices(choice)
 
 
