@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.emulated_cuda.cards import on_cards
+from tests.emulated_cuda.cards import on_cards, printed_on_cards
 
 pytestmark = pytest.mark.emulated
 
@@ -125,3 +126,21 @@ def test_what_a_killed_process_held_is_free(printed: dict[str, list[str]]) -> No
 
 def test_a_full_card_and_a_fraction_both_end_in_out_of_memory(printed: dict[str, list[str]]) -> None:
     assert printed["full"] == ["out of memory 600", "out of memory 400"]
+
+
+COUNTED = """
+import torch
+from tuner.execution.child_main import can_fork
+from tuner.execution.preload_main import keep_configuration
+
+text = torch.__config__.show
+keep_configuration()
+import torch_geometric
+print(can_fork(cuda=True))
+print(torch.__config__.show() == text(), torch.cuda._is_in_bad_fork())
+print(can_fork(cuda=True), can_fork(cuda=False))
+"""
+
+
+def test_a_process_that_has_pyg_can_fork_for_a_gpu_until_cuda_has_counted_them(tmp_path: Path) -> None:
+    assert printed_on_cards(tmp_path, "-c", COUNTED).splitlines() == ["True", "True False", "False True"]

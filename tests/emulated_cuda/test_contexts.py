@@ -38,7 +38,12 @@ def main(folder: str) -> None:
 
 def test_no_trial_of_a_function_fails_for_the_context_and_none_is_counted_twice(tmp_path: Path) -> None:
     study = Study(tmp_path / "study")
-    cards = {"sizes": [8 * 1024], "EMULATED_CONTEXT_MB": str(CONTEXT_MB), "EMULATED_NO_PROCESSES": "1"}
+    cards = {
+        "sizes": [8 * 1024],
+        "EMULATED_CONTEXT_MB": str(CONTEXT_MB),
+        "EMULATED_NO_PROCESSES": "1",
+        "known": False,
+    }
     said = printed_on_cards(tmp_path, __file__, str(study.folder), **cards, XDG_CACHE_HOME=str(tmp_path))
     assert "the first trials share the memory, 1.50 GB each" in said
     assert len(study.finished) == len(study.attempts) == TRIALS

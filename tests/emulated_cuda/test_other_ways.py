@@ -120,7 +120,7 @@ def test_a_measured_step_has_the_cards_own_context(tmp_path: Path) -> None:
 def test_another_training_is_on_the_card_that_it_names(tmp_path: Path) -> None:
     study = Study(tmp_path / "study")
     cards = {"names": ["T4", "A100"], "sizes": [6000, 4000]}
-    run(study, "--memory-gb", "1", "--limit", "1", "--epochs", "1", "--in-process", **cards)
+    run(study, "--auto-memory", "--limit", "1", "--epochs", "1", "--in-process", **cards)
     log = tmp_path / "again.log"
     again = ("-m", "tuner", "train", "--from", str(study.folder), "--output", str(tmp_path / "again"))
     printed(tmp_path, *again, "--device", "cuda", **cards, EMULATED_CUDA_LOG=str(log))

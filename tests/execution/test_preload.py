@@ -21,7 +21,7 @@ from tuner.execution.preload import Launch
 from tuner.execution.ray_executor import RayExecutor
 from tuner.machine.devices import ram_device
 from tuner.objective import Objective
-from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Outcome, Placement, Trial
+from tuner.trial import GB, EpochReport, MemoryEstimate, Outcome, Placement, Trial
 from tuner.workloads.program import Function
 from tuner.workloads.task import TrainingTask
 
@@ -120,12 +120,6 @@ def test_a_module_with_a_thread_costs_only_the_second_stage(tmp_path: Path, monk
         (outcome,) = outcomes(executor)
         assert outcome.metrics["server"] in preloaded(), "the trial's process is itself a fork of the first stage"
     assert "imported everything again" in outcome.error
-
-
-def test_before_a_gpu_is_used_torch_alone_is_imported(gpu_16gb: Device) -> None:
-    launch = Launch(imports=("torch", "torch_geometric"))
-    assert launch.preload(gpu_16gb, 1).imports == ["torch"]
-    assert launch.preload(DEVICE, 1).imports == ["torch", "torch_geometric"]
 
 
 def test_processes_of_another_study_or_environment_are_not_shared() -> None:

@@ -113,7 +113,7 @@ def main(descriptor: int, content: int) -> None:
     try:
         import_all(options.launch.imports, search_path)
         if options.fresh:
-            _serve(connection, _preloaded(content, device, threads, options))
+            _serve(connection, _preloaded(content, device, threads, options), cuda=device.kind == "cuda")
         else:
             _run_here(connection, partial(Trainer, content, device, threads, options))
     except Exception as error:
@@ -144,14 +144,14 @@ def _preloaded(content: int, device: Device, threads: int, options: TrialOptions
     return lambda **_: trainer
 
 
-def _serve(connection: Pipe, make: Callable[..., Trainer]) -> None:
+def _serve(connection: Pipe, make: Callable[..., Trainer], *, cuda: bool) -> None:
     """Forks a process for each trial; if that is not possible, runs one trial in this process."""
     # It ends when the study closes the pipe, and its trial before it. A trial has what the user's modules have set.
     handlers = {
         signal.SIGTERM: signal.signal(signal.SIGTERM, signal.SIG_IGN),
         signal.SIGCHLD: signal.signal(signal.SIGCHLD, signal.SIG_DFL),
     }
-    if not can_fork():
+    if not can_fork(cuda=cuda):
         _restore(handlers)
         _run_here(connection, make, once=True, remark=REMARK)
         return
@@ -179,17 +179,22 @@ def _next(connection: Pipe) -> tuple[Placement, Pipe]:
     return placement, Connection(descriptor)
 
 
-def can_fork() -> bool:
+def can_fork(*, cuda: bool) -> bool:
     """Whether a fork of this process could train: this is Linux, it has no other thread, and has not used CUDA.
 
-    OpenBLAS ends its threads at a fork, so a fork is tried first.
+    OpenBLAS ends its threads at a fork, so a fork is tried first. Torch does not notice every use of CUDA, such as a
+    count of the GPUs: with ``cuda``, where trials are on a GPU, the fork uses it, too.
     """
     if not has_pidfds():
         return False
     pid = os.fork()
     if pid == 0:
-        torch = sys.modules.get("torch")
-        os._exit(bool(torch and torch.cuda._is_in_bad_fork()))
+        torch, used = sys.modules.get("torch"), True
+        with suppress(Exception):
+            if torch and cuda:
+                torch.cuda.init()
+            used = bool(torch and torch.cuda._is_in_bad_fork())
+        os._exit(used)
     used_cuda = os.waitpid(pid, 0)[1] != 0
     names = []
     for thread in os.listdir("/proc/self/task"):

@@ -28,6 +28,7 @@ from tuner.machine.processes import end_tree, has_pidfds, time_made
 from tuner.trial import Device
 
 TORCH, PYTHONPATH = "torch", "PYTHONPATH"
+USED_ON_GPUS = TORCH, "torch._dynamo"  # by a worker's first steps there, whatever its trials import
 PEER = Struct("iII")  # ``struct ucred`` of unix(7): process, user and group
 ANSWER = Struct("id")  # a fork's id and when it was made, and at its end the exit code
 REQUEST = b"f"  # it comes with the descriptor of its text
@@ -67,9 +68,9 @@ class Launch:
             PYTHONPATH: os.pathsep.join([root, *searched]),
         }
         paths = [path for path in self.search_path or sys.path if isinstance(path, str)]  # Python skips others
-        # PyG asks torch for its configuration, which has CUDA count the GPUs: a fork could use none of them.
-        imports = [name for name in self.imports if device.kind == "cpu" or name == TORCH]
-        return Preload(self.study, environment, inherited, imports, paths)
+        cuda = device.kind == "cuda"
+        imports = dict.fromkeys([*(USED_ON_GPUS if cuda else ()), *self.imports])
+        return Preload(self.study, environment, inherited, list(imports), paths, cuda)
 
     def end(self) -> None:
         """Ends what this process has started, once nothing of the study is connected to it any more."""
@@ -88,6 +89,7 @@ class Preload:
     inherited: str | None  # the user's ``PYTHONPATH``
     imports: Sequence[str]
     search_path: Sequence[str]
+    cuda: bool  # whether trials are on GPUs
 
     def link(self) -> socket.socket | None:
         """A connection to the process, which is started if there is none; None where no process can be forked."""
@@ -123,7 +125,7 @@ class Preload:
             except OSError as error:
                 return error.errno == errno.EADDRINUSE
             listener.listen(WAITING)
-            text = json.dumps([listener.fileno(), self.imports, self.search_path])
+            text = json.dumps([listener.fileno(), self.imports, self.search_path, self.cuda])
             silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
             command = [sys.executable, "-P", "-m", "tuner.execution.preload_main", text]
             environment = {NVML_CHECK: "1", **self.environment}

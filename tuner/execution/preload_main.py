@@ -124,7 +124,25 @@ def _send(link: socket.socket, *answer: float) -> None:
         link.send(ANSWER.pack(*answer))
 
 
-def main(number: int, imports: Sequence[str], search_path: Sequence[str]) -> None:
+def keep_configuration() -> None:
+    """Has torch say how it was built without asking CUDA, which counts the GPUs then: no fork could use one of them.
+
+    PyG's import reads that. A fork asks it instead.
+    """
+    if torch := sys.modules.get(TORCH):
+        read, write = os.pipe()
+        if os.fork() == 0:
+            with suppress(Exception):
+                os.write(write, torch.__config__.show().encode())
+            os._exit(0)
+        os.close(write)
+        with open(read) as told:
+            if text := told.read():
+                torch.__config__.show = lambda: text
+        os.wait()
+
+
+def main(number: int, imports: Sequence[str], search_path: Sequence[str], cuda: bool) -> None:
     """Imports and serves, in one or two stages."""
     adopt_descendants()
     listener = socket.socket(fileno=number)
@@ -132,8 +150,10 @@ def main(number: int, imports: Sequence[str], search_path: Sequence[str]) -> Non
     child_main.import_all(first, search_path)
     if first != imports:
         if (second := os.fork()) == 0:
+            if cuda:
+                keep_configuration()
             child_main.import_all(imports, search_path)
-            if not child_main.can_fork():
+            if not child_main.can_fork(cuda=cuda):
                 os._exit(SPOILT)
         elif os.waitpid(second, 0)[1] == 0:
             os._exit(0)

@@ -112,13 +112,23 @@ static void find_visible(void) {
     visible_count = mig() && n ? 1 : n;
 }
 
+/* Whether this is a fork of a process that had counted the cards: CUDA works in none. */
+static int in_fork(void) {
+    static pid_t first;
+    if (!first) first = getpid();
+    return first != getpid();
+}
+
 /* The card behind one of this process's devices, or -1. */
 static int card(int device) {
+    if (in_fork()) return -1;
     find_visible();
     return device >= 0 && device < visible_count ? visible[device] : -1;
 }
 
 EXPORT cudaError_t cudaGetDeviceCount(int *n) {
+    *n = 0;
+    if (in_fork()) return fail(cudaErrorInitializationError);
     find_visible();
     *n = visible_count;
     return visible_count ? cudaSuccess : fail(cudaErrorNoDevice);
@@ -149,6 +159,7 @@ EXPORT const char *cudaGetErrorString(cudaError_t error) {
     switch (error) {
         case cudaSuccess: return "no error";
         case cudaErrorMemoryAllocation: return "out of memory";
+        case cudaErrorInitializationError: return "initialization error";
         case cudaErrorNoDevice: return "no CUDA-capable device is detected";
         case cudaErrorInvalidDevice: return "invalid device ordinal";
         case cudaErrorNotSupported: return "the emulated card cannot do this";
@@ -162,6 +173,7 @@ EXPORT const char *cudaGetErrorName(cudaError_t error) {
     switch (error) {
         case cudaSuccess: return "cudaSuccess";
         case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+        case cudaErrorInitializationError: return "cudaErrorInitializationError";
         case cudaErrorNoDevice: return "cudaErrorNoDevice";
         case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
         case cudaErrorNotSupported: return "cudaErrorNotSupported";
