@@ -313,7 +313,7 @@ def test_what_modules_have_started_for_all_trials_ends_with_the_study_alone(tmp_
     assert end_soon(int(found[0]["pid"]))
 
 
-@pytest.mark.parametrize("runs", ["_serve(pipe, None)", "_run_here(pipe, type('T', (), {}))"])
+@pytest.mark.parametrize("runs", ["_serve(pipe, None, cuda=False)", "_run_here(pipe, type('T', (), {}))"])
 def test_a_process_whose_study_is_gone_without_reading_says_nothing(runs: str) -> None:
     ours, theirs = multiprocessing.Pipe()
     make = f"from tuner.execution.child_main import {runs.partition('(')[0]}, Connection"
