@@ -40,7 +40,7 @@ from tuner.errors import DataError as DataError
 from tuner.errors import ExecutionError as ExecutionError
 from tuner.hyperparameters import Hyperparameter as Hyperparameter
 from tuner.errors import InputError as InputError
-from tuner.sizing.batch_size_finder.budget import MemoryBudget as MemoryBudget
+from tuner.sizing.memory_state import MemoryBudget as MemoryBudget
 from tuner.hyperparameters import TextHyperparameter as TextHyperparameter
 from tuner.errors import TunerError as TunerError
 from tuner.workloads.base import Workload as Workload

@@ -157,8 +157,7 @@ def all_of(begin: Iterable[tuple[int, Callable[[], Child]]], jobs: int) -> Itera
         ended, _, _ = select.select(list(running), [], [], 0.2)
         now = time.monotonic()
         for watched, (number, child) in list(running.items()):
-            if hung := watched not in ended and now - child.began > child.seconds:
-                pass
+            hung = watched not in ended and now - child.began > child.seconds
             if watched in ended or hung:
                 del running[watched]
                 yield number, answer_of(child, hung)

@@ -28,13 +28,8 @@ from scripts.attacks.misbehaving import ALONE, KINDS
 from scripts.attacks.tally import BAR, Tally
 from scripts.attacks.trials import WAYS, trials
 
-SECTIONS = {
-    "undamaged": 0,
-    "fuzz": 5000,
-    "kills": 2 * len(CASES),
-    "trials": len(KINDS) + len(ALONE),
-    "environments": len(ENVIRONMENTS),
-}
+SECTIONS = {"undamaged": 0, "fuzz": 5000, "kills": 2 * len(CASES), "trials": len(KINDS) + len(ALONE)}
+SECTIONS |= {"environments": len(ENVIRONMENTS)}
 
 
 def attack(section: str, options: argparse.Namespace, place: Path, tally: Tally) -> None:

@@ -43,8 +43,6 @@ LISTED = [
 ]
 SAME = ("status", "epochs", "val_rmse", "test_rmse", "train_loss", "best_epoch")
 COMMAND = [sys.executable, "-m", "tuner"]
-
-
 RAY_AGENTS = ("ray::Dashboard", "ray::RuntimeEnv", "ray/dashboard/agent", "ray/_private/runtime_env/agent")
 
 

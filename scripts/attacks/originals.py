@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from scripts.attacks.answers import Answer, answer_of, forked
+from scripts.attacks.answers import answer_of, forked
 
 LISTED = """\
 defaults: {epochs: 1, batch_size: 500}
@@ -232,7 +232,8 @@ def write(folder: Path) -> None:
 
 
 def _train(folder: Path) -> None:
-    answer = _done(["run", *TRIALS, "--output", "study"], folder)
+    words = ["run", *TRIALS, "--output", "study"]
+    answer = answer_of(forked(lambda: run_tune(words, folder), folder, 60), False)
     study = folder / "work/study"
     if answer.code:
         raise RuntimeError(f"the study that is to be damaged: {answer.text()}")
@@ -243,8 +244,3 @@ def _train(folder: Path) -> None:
     (study / "checkpoints/t003.pt").write_bytes((study / "best.pt").read_bytes())
     for name in ("out", "err"):
         (folder / name).unlink()
-
-
-def _done(words: list[str], folder: Path) -> Answer:
-    child = forked(lambda: run_tune(words, folder), folder, 60)
-    return answer_of(child, False)

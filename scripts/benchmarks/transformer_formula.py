@@ -32,12 +32,11 @@ def steps() -> list[Step]:
     """Each GPT of the list once, in all precisions."""
     gpts = [step for step in read_steps() if step.model == "gpt" and step.sizes["precision"] == "float32"]
     first = [step for step in gpts if step.sizes.get("optimizer", "adamw") == "adamw"]  # the formula's optimizer
-    return [_in(step, precision) for step in first for precision in PRECISIONS]
-
-
-def _in(step: Step, precision: str) -> Step:
-    name = f"{step.name.removesuffix('-fp32')} {precision}"
-    return replace(step, name=name, sizes={**step.sizes, "precision": precision})
+    return [
+        replace(one, name=f"{one.name.removesuffix('-fp32')} {kind}", sizes={**one.sizes, "precision": kind})
+        for one in first
+        for kind in PRECISIONS
+    ]
 
 
 def peaks(step: Step, kind: Kind) -> tuple[int, int, int]:

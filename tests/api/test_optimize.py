@@ -16,8 +16,9 @@ from tuner.cli.print_plan import optimization_text
 from tuner.errors import InputError
 from tuner.estimation.measure import Measurement
 from tuner.estimation.service import EstimationService
+from tuner.machine import devices as devices_of
 from tuner.search.configurations import complete
-from tuner.sizing import target, workload_sizing
+from tuner.sizing import workload_sizing
 from tuner.sizing.choices import DoesNotFit, Goal, explanations
 from tuner.sizing.workload_sizing import Predictor, size_configuration
 from tuner.trial import GB, Device, MemoryEstimate
@@ -81,7 +82,7 @@ def test_bad_input_is_told_in_one_line(options, message: str) -> None:
 
 
 def test_without_a_gpu_nothing_can_be_profiled_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "present_or_imagined", lambda choice: GPU)
+    monkeypatch.setattr(devices_of, "present_or_imagined", lambda choice: GPU)
     with pytest.raises(InputError, match="profile: this machine has no GPU to run a step on"):
         tuner.optimize(gpu_memory=8, profile=True)
 
@@ -203,8 +204,8 @@ def device(total_gb: float, free_gb: float, index: int = 0) -> Device:
     ],
 )
 def test_auto_sizes_for_the_device_that_has_the_least(monkeypatch, devices, limit_gb, notes) -> None:
-    monkeypatch.setattr(target, "detect_devices", lambda choice: tuple(devices))
-    found = target.detected_target("auto", 0.5)
+    monkeypatch.setattr(devices_of, "detect_devices", lambda choice: tuple(devices))
+    found = devices_of.detected_target("auto", 0.5)
     assert found.limit_bytes == limit_gb * GB
     assert len(found.notes) == len(notes)
     assert all(note in text for note, text in zip(notes, found.notes, strict=True))

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.decisions.node_failures import MOST, NodeFailures
 from tuner.decisions.plan import make_plan
+from tuner.decisions.retry import NODE_MOST, NodeFailures
 from tuner.decisions.state import State
 from tuner.trial import GB, Device, MemoryEstimate, Outcome, Placement, Trial
 
@@ -50,5 +50,5 @@ def test_an_error_that_a_node_in_use_has_had_is_the_trials_own(state: State) -> 
 
 def test_a_node_is_not_to_blame_for_ever_for_trials_that_fail_differently(state: State) -> None:
     of_nodes = NodeFailures({"a"})
-    outcomes = [of_nodes.judge(failed(state, 1, "x" * number), state)[0] for number in range(MOST + 1)]
-    assert [outcome.lost for outcome in outcomes] == ["node"] * MOST + [""]
+    outcomes = [of_nodes.judge(failed(state, 1, "x" * number), state)[0] for number in range(NODE_MOST + 1)]
+    assert [outcome.lost for outcome in outcomes] == ["node"] * NODE_MOST + [""]

@@ -13,7 +13,7 @@ from tests.conftest import write_ratings
 from tuner.records.epochs import read_epochs
 from tuner.records.journal import read_attempts
 from tuner.records.study_record import read_study
-from tuner.study.repeat import how_to_repeat
+from tuner.study.past_trial import how_to_repeat
 
 WRITTEN = Path(__file__).parent / "data" / "interrupted"
 

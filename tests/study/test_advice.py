@@ -11,7 +11,7 @@ from tuner.errors import spelled
 from tuner.records.attempts import Attempt
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal
-from tuner.study.advice import Figures, advise
+from tuner.study.show import Figures, advise
 from tuner.trial import GB, Device
 
 

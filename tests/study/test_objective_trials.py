@@ -25,7 +25,7 @@ from tuner.errors import InputError
 from tuner.records.journal import read_attempts
 from tuner.records.study_record import read_study
 from tuner.study.objective_trials import ObjectiveTrials
-from tuner.study.repeat import how_to_repeat
+from tuner.study.past_trial import how_to_repeat
 from tuner.trial import Question
 from tuner.workloads.optuna_objective import Call, OptunaObjective
 

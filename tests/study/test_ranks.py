@@ -21,7 +21,7 @@ from tests.support.toy import Batched, Toy
 from tuner.errors import InputError
 from tuner.hyperparameters import Hyperparameter
 from tuner.records.study_record import read_study
-from tuner.study.repeat import how_to_repeat
+from tuner.study.past_trial import how_to_repeat
 from tuner.trial import Config
 from tuner.workloads.base import Batch, Split
 

@@ -40,7 +40,7 @@ from tuner.trial import (
     Request,
     Trial,
 )
-from tuner.workloads.fingerprint import fingerprint
+from tuner.workloads.pickling import fingerprint
 from tuner.workloads.task import TrainingTask
 
 TRIALS = [Trial("t1", "toy", "a", {"lr": 0.1}, seed=0), Trial("t2", "toy", "b", {"lr": 0.2}, seed=0)]

@@ -18,7 +18,7 @@ import tuner
 from tests.support.commands import said
 from tuner.records.recorded_study import open_study
 from tuner.search.plain_values import plain_space
-from tuner.study.repeat import how_to_repeat
+from tuner.study.past_trial import how_to_repeat
 from tuner.values import decode, encode, parse, plain, to_text, value_key
 
 OBJECTS: list[Any] = [random.Random, len, np.ones(2), {1, 2}, [np.zeros(1), "x"]]

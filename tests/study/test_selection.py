@@ -21,8 +21,8 @@ from tuner.spec.searched import choose_searched
 from tuner.spec.settings import Settings
 from tuner.spec.stored_options import to_stored
 from tuner.study.needs import Needs
+from tuner.study.past_trial import how_to_repeat
 from tuner.study.planning import to_trials
-from tuner.study.repeat import how_to_repeat
 from tuner.trial import Device
 from tuner.workloads.base import BUILT_IN
 from tuner.workloads.task import load_tasks

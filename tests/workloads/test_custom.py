@@ -30,8 +30,8 @@ from tuner.spec.study_spec import StudySpec
 from tuner.study.past_trial import find_trial
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
-from tuner.workloads.fingerprint import fingerprint
 from tuner.workloads.lookup import Finder, classes_of, find_workload, specs_of
+from tuner.workloads.pickling import fingerprint
 
 ROOT = Path(tuner.__file__).parents[1]
 CODE = (ROOT / "tests" / "support" / "digits.py").read_text()

@@ -8,7 +8,7 @@ from functools import partial
 
 from tuner.decisions.plan import Packing, budget_bytes
 from tuner.errors import InputError, ParameterError
-from tuner.sizing.target import imagined_gpu
+from tuner.machine.devices import imagined_gpu
 from tuner.spec.settings import Settings
 from tuner.study.needs import Needs, check_amp
 from tuner.study.planning import plan_requests

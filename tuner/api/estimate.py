@@ -14,10 +14,10 @@ from tuner.errors import InputError, ParameterError, TunerError, option
 from tuner.estimation.estimators import trace_of, trace_of_step, with_context
 from tuner.estimation.service import EstimationService
 from tuner.estimation.tracing.trace import Trace, write_snapshot
+from tuner.machine.devices import present_or_imagined
 from tuner.records.attempts import Attempt
 from tuner.records.files import SNAPSHOT
 from tuner.reporting import phases
-from tuner.sizing.target import present_or_imagined
 from tuner.sizing.transformers.formula import TransformerConfig
 from tuner.sizing.transformers.gpu_memory import transformer_config, transformer_estimates
 from tuner.spec.commands import CalibrateOptions, EstimateOptions, Step, TransformerOptions

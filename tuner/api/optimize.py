@@ -8,12 +8,12 @@ from pathlib import Path
 
 from tuner.errors import InputError, ParameterError, Spelling, both_given, did_you_mean, in_python, option, spelled
 from tuner.estimation.service import EstimationService
+from tuner.machine.devices import Target, detected_target, given_target
 from tuner.reporting import phases
 from tuner.sizing.choices import Chosen, Goal, check_not_chosen, explanations
 from tuner.sizing.config_edits import FileEdit, NewValues, apply_edits, config_files, plan_edits
 from tuner.sizing.footprint import read_footprint
 from tuner.sizing.stages import size_stages, stages_of
-from tuner.sizing.target import Target, detected_target, given_target
 from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key, profiled, reachable, size_configuration
 from tuner.spec.commands import OptimizeOptions
 from tuner.spec.groups import SelectionOptions

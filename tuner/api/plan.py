@@ -13,12 +13,11 @@ from tuner.decisions.seconds import Pace
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.execution.simulation import Schedule, simulate
 from tuner.hyperparameters import is_auto
-from tuner.machine.devices import detect_with_idle_cores
+from tuner.machine.devices import detect_with_idle_cores, imagined_gpu
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS
 from tuner.records.journal import read_attempts
 from tuner.records.study_record import UNKNOWN, read_study
-from tuner.sizing.target import imagined_gpu
 from tuner.spec.commands import PlanOptions
 from tuner.spec.options import public
 from tuner.spec.searched import check_search, choose_searched, is_up_front, with_search

@@ -18,7 +18,7 @@ from tuner.reporting.page.side_by_side import side_by_side_html
 from tuner.reporting.serving import LivePage, serve
 from tuner.spec.commands import PORT, ReportOptions
 from tuner.spec.options import public
-from tuner.study.repeat import how_to_repeat
+from tuner.study.past_trial import how_to_repeat
 
 COMPARED = "compared.html"  # the page of several studies
 

@@ -18,7 +18,7 @@ from tuner.records.recorded_study import RecordedStudy
 from tuner.records.row_queries import parse_columns, parse_order, parse_where, sort_rows
 from tuner.spec.commands import ResultsOptions
 from tuner.spec.options import public
-from tuner.study.repeat import how_to_repeat, values_again
+from tuner.study.past_trial import how_to_repeat, values_again
 from tuner.values import split_conditions
 from tuner.workloads.base import BUILT_IN
 

@@ -20,8 +20,7 @@ from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments, program
 from tuner.spec.stored_options import CALL, to_stored
 from tuner.spec.study_spec import StudySpec
-from tuner.study.past_trial import PastTrial, find_trial
-from tuner.study.repeat import load_best_call
+from tuner.study.past_trial import PastTrial, find_trial, load_best_call
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.study.study_json import versions

@@ -9,11 +9,11 @@ from difflib import unified_diff
 from typing import TYPE_CHECKING
 
 from tuner.errors import joined
+from tuner.machine.devices import imagined_gpu
 from tuner.records.seed_statistics import some_names
 from tuner.reporting.plan_text import DEVICES, WATCH_GPU, WATCH_MEMORY, more_devices, plan_text
 from tuner.reporting.texts import TextColumn, count_text, gb_of_ranks, gb_span, gb_text, labelled, rough, table_lines
 from tuner.sizing.choices import USERS_BOUND
-from tuner.sizing.target import imagined_gpu
 from tuner.sizing.transformers.formula import TransformerConfig, parameter_count
 from tuner.sizing.transformers.gpu_memory import CARD_SHARE, largest_batches, precision_of
 from tuner.spec.spelling import in_terminal

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from tuner.datasets.arrays import cached, file_key, joined, starts
 from tuner.datasets.can_forms import NO_LABEL, LabelColumn, says_kind
 from tuner.datasets.can_frames import KIND, LABELLED, LOGGED, NO_FLAGS, Frames, in_order, kinds_told, read
-from tuner.datasets.faults import reading
-from tuner.datasets.texts import NO_TABLES, unpacked
+from tuner.datasets.texts import NO_TABLES, reading, unpacked
 from tuner.errors import DataError, InputError, option
 
 FEATURES = (*(f"mean of byte {byte}" for byte in range(8)), "frames", "last position")

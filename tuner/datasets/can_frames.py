@@ -37,8 +37,7 @@ from tuner.datasets.can_forms import (
     identifier_value,
     named_columns,
 )
-from tuner.datasets.faults import RowFault, line_fault, reading, shown
-from tuner.datasets.texts import first_line, opened, unpacked
+from tuner.datasets.texts import RowFault, first_line, line_fault, opened, reading, shown, unpacked
 from tuner.errors import DataError, one_line, option
 from tuner.machine.safe_files import regular
 
@@ -341,8 +340,7 @@ def _injected(flags: Sequence[tuple[int, str]], index: NDArray[np.int64], told: 
         flag = flags[index[other[0]]][1]
         raise RowFault(int(other[0]), f"flag {flag!r:.40} is not of the first row's kind (cut off?)")
     told.update({f"{KIND}{flags[value][1]}": 1 for value in np.unique(index[number % 2 == 1]).tolist()})
-    kinds = kinds_told(told)
-    if len(kinds) > MOST_KINDS:
+    if len(kinds := kinds_told(told)) > MOST_KINDS:
         raise RowFault(0, f"its label has over {MOST_KINDS} values besides those of normal frames")
     return np.array([1 + kinds.index(word) if flag % 2 else 0 for flag, word in flags], dtype=np.int16)[index]
 
@@ -366,8 +364,7 @@ def _seconds(column: pa.Array) -> NDArray[np.float64]:
         if np.isnan(seconds[0]):  # dates
             since = pd.to_datetime(texts, errors="coerce", format="ISO8601", utc=True) - pd.Timestamp(0, tz="UTC")
             seconds = since.dt.total_seconds().to_numpy(np.float64)
-    bad = np.flatnonzero(~np.isfinite(seconds))
-    if bad.size:
+    if (bad := np.flatnonzero(~np.isfinite(seconds))).size:
         raise RowFault(int(bad[0]), f"time {column[int(bad[0])].as_py()!r:.40} is not a number of seconds")
     return np.asarray(seconds)
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from tuner.datasets.arrays import cached, file_key
 from tuner.datasets.download import fetch_movielens, progress_bar
-from tuner.datasets.faults import reading, unexpected
 from tuner.datasets.ratings import RatingData, Ratings, rating_data, split_validation
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.datasets.texts import (
@@ -23,7 +22,9 @@ from tuner.datasets.texts import (
     filled_lines,
     first_line,
     opened,
+    reading,
     separator_of,
+    unexpected,
     unpacked,
 )
 from tuner.errors import DataError, ParameterError, one_line, option

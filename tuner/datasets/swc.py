@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.datasets.faults import line_fault, unexpected
-from tuner.datasets.texts import filled_lines
+from tuner.datasets.texts import filled_lines, line_fault, unexpected
 from tuner.errors import DataError, option
 
 COLUMNS = ("id", "type", "x", "y", "z", "radius", "parent")

@@ -1,21 +1,25 @@
-"""Text files in any encoding, compressed or not, as pandas reads them."""
+"""Text files in any encoding, compressed or not, and faults of data files, each in one line: file, line, reason."""
 
 from __future__ import annotations
 
+import lzma
 import re
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-from tuner.datasets.faults import reading
 from tuner.errors import DataError, one_line
 from tuner.machine.safe_files import regular
 
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zip": "zip", ".xz": "xz", ".zst": "zstd"}
 ENCODINGS = ("utf-8", "utf-16", "latin-1")  # tried in this order; UTF-16 needs a byte-order mark, latin-1 fits all
 MARKS = ("\ufeff", "\xef\xbb\xbf")  # a byte-order mark, also as latin-1 has it
+LONGEST = 60  # characters of a line that are shown
+PACKED = (EOFError, ImportError, lzma.LZMAError, zipfile.BadZipFile, zlib.error)  # what unpacking raises
 NO_TABLES = ("readme", "licen")  # what names of texts begin with that come along
 
 
@@ -82,3 +86,36 @@ def separator_of(line: str) -> str:
     """The mark between the fields of a line; empty for blanks."""
     mark = "::" if "::" in line else max("\t;|,", key=line.count)
     return mark if mark in line else ""
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns an error of opening or unpacking in the block into a ``DataError`` that names the file."""
+    try:
+        yield
+    except (OSError, *PACKED) as error:
+        raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or one_line(error)}") from error
+
+
+def line_fault(path: Path, number: int, text: str) -> DataError:
+    """The error for a line of a file; lines count from 1."""
+    return DataError(f"{path}, line {number}: {text}")
+
+
+def unexpected(path: Path, number: int, line: str, expected: str) -> DataError:
+    """The error for a line that is not what is expected."""
+    return line_fault(path, number, f"expected {expected}, but got {shown(line)}; fix or remove it")
+
+
+def shown(line: str) -> str:
+    """The beginning of a line, quoted."""
+    return repr(line if len(line) <= LONGEST else line[:LONGEST] + "…")
+
+
+class RowFault(ValueError):
+    """What is wrong with a row, which is counted from 0 in its chunk."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        """Keeps the row for whoever knows the file."""
+        super().__init__(reason)
+        self.row = row

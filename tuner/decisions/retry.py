@@ -1,15 +1,18 @@
 """Decides whether a failed attempt is retried, after which delay and with how much memory."""
 
 import math
+import re
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
 
 from tuner.decisions.capacity import UNBOUNDED, TrialLimits
-from tuner.decisions.events import Concluded, Decision, Ended, Event, Retried, RetryReady
+from tuner.decisions.events import Concluded, Decision, DeviceLost, Ended, Event, Retried, RetryReady
 from tuner.decisions.state import State
-from tuner.trial import AttemptResult, Config, History, Phase, Request, Trial
+from tuner.errors import joined
+from tuner.trial import AttemptResult, Config, History, Outcome, Phase, Request, Trial
 
 OnOom = Literal["grow", "accumulate", "fail"]
 # Halves a trial's micro-batch, or the chunks of its evaluation if memory ran out in that phase; None if impossible.
@@ -22,6 +25,9 @@ LEARNED_GROWTH = 2.0
 STARVED = 10
 LOST_WORKERS = 1  # the maximum number of retries after the worker died for an unknown reason
 STALLS = 1  # and after the trial was ended because it reported nothing
+NODE_ALIKE = 2  # attempts with the same error, but for numbers, after which a node is used no more
+NODE_MOST = 4  # attempts that are a node's failure; later ones are their trials'
+NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -204,3 +210,35 @@ def _with_more_ram(
 
 def _next_request(request: Request, history: History) -> Request:
     return replace(request, trial=replace(request.trial, attempt=request.trial.attempt + 1), history=history)
+
+
+@dataclass
+class NodeFailures:
+    """What trials have done on each node of a cluster: one that fails there alone fails by the node."""
+
+    served: set[str] = field(default_factory=set)  # the ids of nodes on which a trial has reported metrics
+    _elsewhere: set[str] = field(default_factory=set)  # errors on those nodes, which are the trials' own
+    _errors: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
+
+    def judge(self, outcome: Outcome, state: State) -> tuple[Outcome, list[DeviceLost]]:
+        """The outcome, which does not count as the trial's if its node is to blame, and the devices that are lost.
+
+        On such a node no trial has reported metrics, and on another one a trial has. A trial that fails there again
+        says no more than it did.
+        """
+        node = outcome.placement.device.node_id if outcome.placement else ""
+        plain = outcome.status == "failed" and not outcome.lost
+        alike, errors = NUMBER.sub("#", outcome.error), self._errors[node]
+        if plain and node in self.served:
+            self._elsewhere.add(alike)
+        if not (node and plain and self.served) or {node, alike} & (self.served | self._elsewhere):
+            return outcome, []
+        errors.append((alike, outcome.trial.trial_id))
+        if len(errors) > NODE_MOST:
+            return outcome, []
+        error = joined(outcome.error, "its node may be to blame, as trials report on others")
+        lost: list[DeviceLost] = []
+        if state.plan and len({trial for text, trial in errors if text == alike}) >= NODE_ALIKE:
+            devices = [one for one in state.plan.devices if one.node_id == node and one not in state.lost]
+            lost = [DeviceLost(device, f"trials fail alike there alone: {outcome.error}") for device in devices]
+        return replace(outcome, lost="node", error=error), lost

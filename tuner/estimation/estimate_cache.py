@@ -40,7 +40,7 @@ def cached(
     """
     if not type(workload).__module__.startswith(f"{PACKAGE.name}."):
         return trace()
-    from tuner.workloads.fingerprint import fingerprint  # which imports numpy
+    from tuner.workloads.pickling import fingerprint
 
     path = Path(platformdirs.user_cache_dir("tuner")) / FILE
     files = [_stamp(value) for value in config.values() if isinstance(value, str) and os.path.isfile(value)]

@@ -31,9 +31,9 @@ from tuner.decisions.events import (
     Stopping,
     Wanted,
 )
-from tuner.decisions.node_failures import NodeFailures
 from tuner.decisions.packer import Packer
 from tuner.decisions.policies import LOG, Engine
+from tuner.decisions.retry import NodeFailures
 from tuner.decisions.state import State
 from tuner.errors import DevicesLost, ExecutionError, joined, with_text
 from tuner.execution.device_arbiter import DeviceArbiter

@@ -151,7 +151,7 @@ class StudyResult:
         """The best trial and the table in a notebook, with the selection and the panels of the page."""
         from tuner.reporting.page.document import Page, inline_html
         from tuner.reporting.page.sections import inline_main
-        from tuner.study.repeat import how_to_repeat
+        from tuner.study.past_trial import how_to_repeat
 
         if not self.trials:
             return None

@@ -14,8 +14,7 @@ from tuner.spec.settings import Settings
 from tuner.trial import AUTO, RANKS, Configuration, EpochReport, Trial
 from tuner.values import config_key, value_key
 from tuner.workloads.command_line import CommandLine
-from tuner.workloads.fingerprint import fingerprint
-from tuner.workloads.pickling import source_digest
+from tuner.workloads.pickling import fingerprint, source_digest
 from tuner.workloads.task import Tasks
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import TunerError, joined, one_line, option
+from tuner.decisions.capacity import bound_by_cores, within_cores
+from tuner.decisions.plan import Plan
+from tuner.errors import NOT_GIVEN, TunerError, joined, one_line, option
 from tuner.objective import Objective
 from tuner.records.attempts import NOT_KEPT, Attempt
 from tuner.records.files import RESULTS
@@ -27,18 +31,18 @@ from tuner.spec.commands import ReportOptions
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments, command, program
 from tuner.spec.stored_options import needs_objects, same_call
-from tuner.study.advice import Figures, advise
 from tuner.study.executors import processes_line
+from tuner.study.past_trial import how_to_repeat
 from tuner.study.prepare import Study
-from tuner.study.repeat import how_to_repeat
 from tuner.study.result import StudyResult
 from tuner.study.study_json import doubt
-from tuner.trial import Request, Status, title
+from tuner.trial import GB, Request, Status, title
 from tuner.workloads.task import describe
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+SPARE = 1.1  # what is advised exceeds what was measured by so much
 REMEDIES: dict[Status, str] = {
     "out_of_memory": f"{option('on_oom', 'grow')}, a larger {option('max_attempts')} or more memory runs them again",
     "failed": f"{option('max_failures', 1)} runs them again",
@@ -228,3 +232,82 @@ def how_to_continue(folder: Path, study: StudyRecord) -> str:
     if study.options and not needs_objects(study):
         return f"continue with: {command(Settings(resume=str(folder)))}"
     return f"continue with: {same_call(str(folder))}"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures that advice follows from."""
+
+    rows: Sequence[Attempt]  # the study's trials, as the journal has their last attempts
+    attempts: Sequence[Attempt]  # all of the journal
+    plan: Plan  # how the trials shared the devices
+    settings: Settings  # the study's
+    programs: Collection[str] = ()  # the workloads that are functions or scripts
+
+
+def advise(figures: Figures) -> list[str]:
+    """Advice for the next study, the most useful first; each gives its figures and names an option."""
+    return list(filter(None, (_out_of_memory(figures), _shares(figures))))
+
+
+def _out_of_memory(figures: Figures) -> str:
+    """Advice on trials that ran out of memory: how much is enough, or how to make them smaller."""
+    settings, ran_out = figures.settings, [row for row in figures.attempts if row.status == "out_of_memory"]
+    programs = any(row.workload in figures.programs for row in ran_out)
+    if not ran_out or (programs and settings.estimates_memory):  # nothing can measure a step of these
+        return ""
+    names, most = {row.trial_id for row in ran_out}, max(row.limit_gb or 0.0 for row in ran_out)
+    last = [row for row in figures.rows if row.trial_id in names]
+    given_up = sum(row.status == "out_of_memory" for row in last)
+    enough = max((row.limit_gb or 0.0 for row in last if row.status == "completed"), default=0.0)
+    whole = most * GB >= 0.99 * figures.plan.limits().device_bytes
+    if given_up and whole and programs:
+        return ""
+    if given_up and whole and settings.on_oom != "accumulate":
+        remedy = f"a whole device was not enough for {given_up}: {_advised('on_oom', 'accumulate')} halves them"
+    elif settings.estimates_memory and settings.memory_estimation == "measured":
+        return ""
+    elif settings.estimates_memory:
+        remedy = f"{_advised('memory_estimation', 'measured')} measures a step of each instead"
+    elif enough and not given_up:
+        remedy = f"{_advised(settings.given_by, _up(enough))} was enough in the end"
+    else:
+        remedy = f"without {_advised(settings.given_by)} the need of each is estimated"
+    times = count_text(len(ran_out), "time")
+    return f"{count_text(len(names), 'trial')} ran out of memory {times}, with {most:.2f} GB at most: {remedy}"
+
+
+def _shares(figures: Figures) -> str:
+    """Advice on smaller shares, if unused memory kept trials waiting."""
+    plan, settings, peaks = figures.plan, figures.settings, _peaks(figures)
+    share, ran_out = settings.given_gb, any(row.status == "out_of_memory" for row in figures.attempts)
+    if settings.estimates_memory or share is None or plan.bound != "memory" or not peaks or ran_out:
+        return ""
+    enough = _up(max(peaks) * SPARE)
+    bound_to = bound_by_cores(plan.devices, plan.max_workers)
+    fit = within_cores([int(budget / (enough * GB)) for budget in plan.budgets], bound_to)
+    most = min(sum(fit), settings.max_workers or sum(fit), len(figures.rows))
+    if enough >= share or most <= plan.workers:
+        return ""
+    peaks_text = f"peaks reached {max(peaks) / share:.0%} of the shares: {_advised(settings.given_by, enough)}"
+    return f"{peaks_text} would run {most} instead of {plan.workers} at once"
+
+
+def _peaks(figures: Figures) -> list[float]:
+    """Each trial's peak in GB, taken as its configuration's largest; empty if a configuration has none."""
+    largest = defaultdict[tuple[str, str], float](float)
+    for row in figures.rows:
+        if row.status == "completed":
+            largest[row.workload, row.name] = max(largest[row.workload, row.name], row.peak_memory_gb or 0.0)
+    peaks = [largest[row.workload, row.name] for row in figures.rows]
+    return peaks if all(peaks) else []
+
+
+def _up(gb: float) -> float:
+    """A number of GB rounded up to hundredths."""
+    return math.ceil(round(100 * gb, 6)) / 100
+
+
+def _advised(name: str, value: object = NOT_GIVEN) -> str:
+    """An option, and its value if one is advised, rounded to hundredths."""
+    return f"`{option(name, round(value, 2) if isinstance(value, float) else value)}`"

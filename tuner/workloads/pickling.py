@@ -1,4 +1,4 @@
-"""The user's code: where it is, its revision and digest, and how other processes get it."""
+"""The user's code and data: where code is, its revision, digests of both, and how other processes get them."""
 
 import builtins
 import hashlib
@@ -18,13 +18,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+from tuner.errors import InputError, one_line
+
 # How much larger Python objects are than their pickled bytes: a float takes 32 instead of 9 bytes.
 UNPICKLED = 8
 INSTALLED = {
     Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")
 }  # modules that are nobody's own
 GIT_SECONDS = 2.0  # git checks every file for changes, which takes long on a slow disk
-DESCRIBE = ("describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=12")
+# It writes nothing into the repository, and starts no program that the repository names as its monitor.
+GIT, DESCRIBE = (
+    "git --no-optional-locks -c core.fsmonitor=false -C",
+    "describe --always --dirty=+ --exclude=* --abbrev=12",
+)
 LARGE = 256  # a text or bytes that are longer take their length alone
 
 
@@ -68,8 +74,7 @@ def git_revision(folder: Path) -> str:
 
     Empty if the folder is in no git repository, git is not installed, or it takes longer than two seconds.
     """
-    # It writes nothing into the repository, and starts no program that the repository names as its monitor.
-    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(folder), *DESCRIBE]
+    command = [*GIT.split(), str(folder), *DESCRIBE.split()]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS, check=True)
     except (OSError, ValueError, subprocess.SubprocessError):
@@ -152,3 +157,49 @@ class _WithoutArrays(pickle.Pickler):
         array = numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject
         tensor = torch is not None and isinstance(value, torch.Tensor)
         return (str, ("",)) if array or tensor else NotImplemented
+
+
+def fingerprint(data: object) -> str:
+    """A digest of a data set: equal data have equal digests.
+
+    The data are pickled, as on their way to the workers, and nothing is unpickled. An array counts by its type, shape
+    and values, whatever its memory layout.
+    """
+    try:
+        try:
+            pickled = _pickled(data, fast=True)
+        except ValueError:  # an object holds itself
+            pickled = _pickled(data, fast=False)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"the data cannot go to workers, as they cannot be pickled ({one_line(error)}): give numpy "
+            "arrays in tuples, lists, dicts or dataclasses"
+        ) from error
+    return hashlib.blake2b(pickled.getbuffer(), digest_size=16).hexdigest()
+
+
+def _pickled(data: object, *, fast: bool) -> io.BytesIO:
+    """Pickles data; ``fast`` uses no memo, so that it does not matter whether equal texts are one object."""
+    file = io.BytesIO()
+    pickler = _WithDigests(file, protocol=5)
+    pickler.fast = fast
+    pickler.dump(data)
+    return file
+
+
+class _WithDigests(pickle.Pickler):
+    """Pickles data with each array of numbers replaced by its digest, so that no second copy of the data is made."""
+
+    def reducer_override(self, value: object) -> Any:
+        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+        if torch and isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            values = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            return _digest(f"{value.dtype} {tuple(value.shape)}", values)
+        if numpy is None or not isinstance(value, numpy.ndarray) or value.dtype.hasobject:
+            return NotImplemented
+        flat = numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8)
+        return _digest(f"{value.dtype.str} {value.shape}", flat)
+
+
+def _digest(kind: str, values: Any) -> tuple[type[str], tuple[str]]:
+    return str, (f"{kind} {hashlib.blake2b(values.data, digest_size=16).hexdigest()}",)

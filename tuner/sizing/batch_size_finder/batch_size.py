@@ -15,15 +15,13 @@ from tuner.estimation.estimators import with_context
 from tuner.estimation.overheads import HEAP_SLACK, context_of
 from tuner.estimation.tracing.tracer import Parts, Untraceable, trace_step
 from tuner.machine.caps import is_out_of_memory
-from tuner.machine.devices import cuda_devices, ram_device
-from tuner.sizing.batch_size_finder.budget import FREE_MEMORY, WHO_HOLDS_THE_REST, MemoryBudget
+from tuner.machine.devices import cuda_devices, imagined_gpu, ram_device
 from tuner.sizing.batch_size_finder.counting import activation_bytes, count, optimizer_bytes
 from tuner.sizing.batch_size_finder.measuring import Line, Rehearsal, measure_line, rehearsal, step_failed
 from tuner.sizing.batch_size_finder.samples import Batch, Samples, apply, samples_of
 from tuner.sizing.batch_size_finder.training_step import Loss, MakeOptimizer, TrainingStep, copied, sharing
 from tuner.sizing.choices import MEMORY, USERS_BOUND, DoesNotFit, LargestBatch, Need, largest_batch
-from tuner.sizing.memory_state import torch_device
-from tuner.sizing.target import imagined_gpu
+from tuner.sizing.memory_state import FREE_MEMORY, WHO_HOLDS_THE_REST, MemoryBudget, torch_device
 from tuner.trial import GB, MOST_GB, Device, MemoryEstimate
 
 Mode = Literal["static", "traced", "measured"]
