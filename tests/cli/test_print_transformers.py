@@ -50,7 +50,7 @@ def test_the_largest_batch_of_a_card_fits_and_one_more_does_not(gpu_16gb: Device
     config = TransformerConfig(
         model_positions=512, model_embd=1024, model_layer=24, model_head=16, batch_size=1, seq_len=512
     )
-    found = largest_batches(config, "float32", gpu_16gb)
+    found = largest_batches(config, "float32")
     assert list(found) == [8, 12, 16, 24, 40, 80] and found[8] < found[80]
 
     def need(batch: int) -> float:

@@ -9,7 +9,6 @@ from difflib import unified_diff
 from typing import TYPE_CHECKING
 
 from tuner.errors import joined
-from tuner.machine.devices import imagined_gpu
 from tuner.records.seed_statistics import some_names
 from tuner.reporting.plan_text import DEVICES, WATCH_GPU, WATCH_MEMORY, more_devices, plan_text
 from tuner.reporting.texts import TextColumn, count_text, gb_of_ranks, gb_span, gb_text, labelled, rough, table_lines
@@ -102,7 +101,7 @@ def transformer_text(config: TransformerConfig, estimates: Sequence[tuple[str, M
     saved = {name: totals[base] - totals[name] for name in others}
     savings = ", ".join(f"{name} {gb:.2f} GB ({gb / totals[base]:.0%})" for name, gb in saved.items())
     precision = precision_of(config)
-    batches = largest_batches(config, precision, imagined_gpu(0))
+    batches = largest_batches(config, precision)
     sizes = ", ".join(f"{gb} GB {batch or 'none'}" for gb, batch in batches.items())
     early = [name for name, guess in estimates if not guess.gradient_bytes]
     lines = {

@@ -9,6 +9,7 @@ from typing import Any, Unpack, get_type_hints
 from tuner.errors import InputError, did_you_mean, one_line, option
 from tuner.estimation.cards import CUBLAS_WORKSPACE_BYTES, cublas_workspace_bytes
 from tuner.estimation.estimators import with_context
+from tuner.machine.devices import imagined_gpu
 from tuner.machine.safe_files import MOST_BYTES, regular
 from tuner.sizing.choices import largest_batch
 from tuner.sizing.transformers.formula import (
@@ -41,8 +42,9 @@ def _estimate(config: TransformerConfig, precision: Precision, device: Device) -
     return with_context(replace(estimate, workspace_bytes=HANDLES * cublas_workspace_bytes(device)), device)
 
 
-def largest_batches(config: TransformerConfig, precision: Precision, device: Device) -> dict[int, int]:
+def largest_batches(config: TransformerConfig, precision: Precision) -> dict[int, int]:
     """The maximum batch for each of ``CARDS_GB``, or 0; the configuration's own batch is ignored."""
+    device = imagined_gpu(0)
 
     def need(batch: int) -> int:
         return _estimate(replace(config, batch_size=batch), precision, device).total_bytes
