@@ -58,5 +58,5 @@ def test_only_a_journal_has_attempts_that_never_started() -> None:
 
 def test_each_event_about_trials_is_in_the_table() -> None:
     about_the_study = {"CapacityObserved", "Allowed", "Stopping", "Replanned"}
-    about_the_study |= {"Joined", "DeviceLost", "Wanted", "Held", "Released"}
+    about_the_study |= {"Joined", "DeviceLost", "Wanted", "Held", "Released", "Contended"}
     assert {kind.__name__ for kind in get_args(events.Event)} - {kind.__name__ for kind in MOVES} == about_the_study

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -21,6 +22,10 @@ from tuner.execution.executor import Executor
 from tuner.execution.stop_requests import StopRequests
 from tuner.trial import GB, Config, Device, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 from tuner.workloads.base import Batch
+
+
+# Events that came together with one that ``until`` returned: they are the next ones.
+_UNREAD: WeakKeyDictionary[Executor, list[Any]] = WeakKeyDictionary()
 
 
 class Slow(Toy):
@@ -91,8 +96,10 @@ def until(executor: Executor, kind: type) -> Any:
     """The next event of a kind, before the trial has ended and within a minute."""
     began = time.monotonic()
     while time.monotonic() - began < 60:
-        for event, _ in executor.poll(1):
+        events = _UNREAD.pop(executor, None) or [event for event, _ in executor.poll(1)]
+        for number, event in enumerate(events, start=1):
             if isinstance(event, kind):
+                _UNREAD[executor] = events[number:]
                 return event
             assert not isinstance(event, Outcome), event
     raise AssertionError(f"no {kind.__name__} came")
