@@ -194,5 +194,5 @@ def test_a_killed_study_leaves_no_process(tmp_path: Path) -> None:
     children = psutil.Process(driver.pid).children(recursive=True)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    assert len(children) == 5, "two stages of imports, a fork for trials, the trial, and what it had started"
+    assert len(children) == 4, "the process that imports, a fork for trials, the trial, and what it had started"
     assert end_soon(*(child.pid for child in children))

@@ -184,13 +184,13 @@ def test_a_stop_iteration_is_told_with_its_place() -> None:
 def test_a_report_from_a_process_that_the_trial_has_started_is_refused(tmp_path: Path) -> None:
     def train(config: dict[str, Any]) -> None:
         tuner.report(accuracy=0.5)
-        if not os.fork():
+        if not (pid := os.fork()):
             try:
                 tuner.report(accuracy=1.0)
             except WorkloadError as error:
                 (tmp_path / "said").write_text(str(error))
             os._exit(0)
-        os.wait()
+        os.waitpid(pid, 0)
 
     assert len(events(train)) == 3
     assert "was started by the trial" in (tmp_path / "said").read_text()

@@ -41,7 +41,7 @@ class Claims:
             if not device.node_id or device in state.lost:
                 continue
             if device in state.released:
-                given = device in self._contended or self._packer.uses(device)
+                given = device in self._contended or self._packer.runs_on(device)
                 if not given and self._packer.is_short_of(device, state.wanted, more):
                     return Wanted(device)
             elif device in state.wanted:
@@ -60,7 +60,7 @@ class Claims:
             return None
         left = [device for device in state.plan.devices if device.node_id and device not in state.lost]
         held = [device for device in left if device not in state.released | state.wanted]
-        leaving = sum(device in state.released and self._packer.uses(device) for device in left)
+        leaving = sum(device in state.released and self._packer.runs_on(device) for device in left)
         for device in reversed(held):
             if len(held) >= 2 + leaving + self._contended.get(device, len(held)):
                 self._shared_at = now

@@ -133,10 +133,13 @@ class Packer:
         rooms = [one for one in rooms if self._accounts.free_ram(one.device) >= host_bytes]
         return len(self._queue) + more > sum(one.slots if one.device in wanted else one.open_slots for one in rooms)
 
+    def runs_on(self, device: Device) -> bool:
+        """Whether trials run on a device."""
+        return bool(self._accounts[device].running)
+
     def uses(self, device: Device) -> bool:
         """Whether trials run on a device, or it is kept for ranks."""
-        account = self._accounts[device]
-        return bool(account.running or account.reservation or self.groups)
+        return bool(self.runs_on(device) or self._accounts[device].reservation or self.groups)
 
     def extend(self, plan: Plan) -> None:
         """Takes the first plan, or one that has the same devices and maybe others after them."""

@@ -168,7 +168,11 @@ def _serve(connection: Pipe, make: Callable[..., Trainer], *, cuda: bool) -> Non
             _restore(handlers)
             _run_trial(trial, make, placement)
         trial.close()
-        connection.send_bytes(dumps(ProcessEnd(_wait(pid, connection, others))))
+        end = dumps(ProcessEnd(_wait(pid, connection, others)))
+        try:
+            connection.send_bytes(end)
+        except OSError:  # the study has ended meanwhile
+            return
 
 
 def _next(connection: Pipe) -> tuple[Placement, Pipe]:
