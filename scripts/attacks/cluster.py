@@ -330,7 +330,7 @@ def node_lost_and_back(nodes: Nodes) -> str:
 
 
 def kills(nodes: Nodes) -> str:
-    """The driver, a node or one process of a node is killed, 30 times at random moments of one study after another."""
+    """The driver, a node or a process there is killed, 30 times at random moments of one study after another."""
     draw, kept, tally = random.Random(0), dict[str, set[str]](), dict[str, int]()
     study, process = "", None
     for number in range(30):

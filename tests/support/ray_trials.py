@@ -23,7 +23,6 @@ from tuner.execution.stop_requests import StopRequests
 from tuner.trial import GB, Config, Device, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 from tuner.workloads.base import Batch
 
-
 # Events that came together with one that ``until`` returned: they are the next ones.
 _UNREAD: WeakKeyDictionary[Executor, list[Any]] = WeakKeyDictionary()
 
