@@ -17,6 +17,7 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 REMARK = "its process imported everything again: a module has threads or has used CUDA, so no fork is possible"
 SAFE = "jemalloc_bg_thd"  # a thread of pyarrow, whose allocator handles forks
+ENDING_LOOKS = 10  # at the threads, each 10 ms, as the kernel still shows those that have just ended
 # This end of the pipes. A trial's child process closes them, else the study would not notice the end of this process.
 _open: list[Pipe] = []
 
@@ -200,11 +202,19 @@ def can_fork(*, cuda: bool) -> bool:
             used = bool(torch and torch.cuda._is_in_bad_fork())
         os._exit(used)
     used_cuda = os.waitpid(pid, 0)[1] != 0
+    looks = 1 if used_cuda else ENDING_LOOKS
+    while (unsafe := _threads()) > 1 and (looks := looks - 1):
+        time.sleep(0.01)
+    return not used_cuda and unsafe == 1
+
+
+def _threads() -> int:
+    """The number of this process's threads, but those that are safe at a fork."""
     names = []
     for thread in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{thread}/comm") as file:
+        with suppress(OSError), open(f"/proc/self/task/{thread}/comm") as file:  # it may end meanwhile
             names.append(file.read().strip())
-    return not used_cuda and len(names) - names.count(SAFE) == 1
+    return len(names) - names.count(SAFE)
 
 
 def _begin_process() -> None:
