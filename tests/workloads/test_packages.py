@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import tuner
 from tuner.workloads.packages import installed
 
 
@@ -22,3 +26,13 @@ def test_a_functions_packages_are_those_of_its_file() -> None:
 
 def late() -> None:
     import numpy  # noqa: F401
+
+
+def test_a_function_whose_modules_import_torch_late_has_it_imported_for_all_trials(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("def work():\n    import torch\n")
+    program = "from beside import work\nfrom tuner.workloads.program import Function\nimport sys\n"
+    program += "def train(config):\n    work()\nprint(Function(train).imports, 'torch' in sys.modules)\n"
+    (tmp_path / "mine.py").write_text(program)
+    environment = {**os.environ, "PYTHONPATH": str(Path(tuner.__file__).parents[1])}
+    run = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert run.stdout == "('torch',) False\n", run.stderr

@@ -15,19 +15,21 @@ INSTALLED = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
 
 
 def installed(code: Iterable[object]) -> list[str]:
-    """The installed packages that classes, functions and scripts import, also later, with the modules beside them.
-
-    Other machines must have them, too.
-    """
-    names = set[str]()
-    for file, folder in _files(code):
-        imported(ast.parse(file.read_bytes()), folder, names)
+    """Of what the code uses, the installed packages. Other machines must have them, too."""
     found = set[str]()
-    for name in names - {"tuner"}:
+    for name in used(code) - {"tuner"}:
         with suppress(ImportError, ValueError):  # ValueError for a module without a specification
             if (spec := find_spec(name)) and (spec.origin or "").startswith(INSTALLED):
                 found.add(name)
     return sorted(found)
+
+
+def used(code: Iterable[object]) -> set[str]:
+    """The packages and modules that classes, functions and scripts import, also later, with the modules beside them."""
+    names = set[str]()
+    for file, folder in _files(code):
+        imported(ast.parse(file.read_bytes()), folder, names)
+    return names
 
 
 def on_this_machine(path: Path) -> Path:

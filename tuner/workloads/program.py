@@ -16,6 +16,7 @@ from tuner.errors import InputError, WorkloadError
 from tuner.trial import PLACING, Config, Objects
 from tuner.values import value_key
 from tuner.workloads.base import Trainable
+from tuner.workloads.packages import used
 from tuner.workloads.pickling import place_of
 from tuner.workloads.session import Session, is_number
 
@@ -107,8 +108,9 @@ class Function(Program):
         self.function = function
         self.name = re.sub(r"\W+", "-", getattr(self.code, "__name__", "")).strip("-") or UNNAMED
         self.takes_data, self.needs_data = _takes_data(function, self.name, of_optuna=self.asks)
-        # What the function needs is mostly imported by now.
-        self.imports = tuple(name for name in HEAVY if name in sys.modules)
+        # What the function needs is mostly imported by now, unless it imports torch as it begins.
+        names = {*sys.modules} | (used([self.code]) if "torch" not in sys.modules else set())
+        self.imports = tuple(name for name in HEAVY if name in names)
 
     @property
     def code(self) -> object:
