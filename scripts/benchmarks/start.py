@@ -21,7 +21,7 @@ from scripts.benchmarks.verdicts import print_verdicts
 
 ROOT = Path(__file__).parents[2]
 TRAINING = """
-import sys, time
+import time
 def work(seconds):
     import torch
     torch.set_num_threads(1)
@@ -30,16 +30,12 @@ def work(seconds):
         model(torch.ones(64, 64)).sum().backward()
 """
 TUNER = """
-import tuner
-from training import sys, work
-seconds, reports, trials = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+import sys, tuner
 def train(config):
-    if seconds:
-        work(seconds)
-    for _ in range(reports):
+    for _ in range(int(sys.argv[1])):
         tuner.report(loss=config["x"])
 if __name__ == "__main__":
-    options = {"num_samples": trials, "metric": "loss", "direction": "minimize", "max_workers": 2, "report": False}
+    options = {"num_samples": 32, "metric": "loss", "direction": "minimize", "max_workers": 2, "report": False}
     tuner.run(train, space={"x": {"uniform": [0, 1]}}, **options)
 """
 OPTUNA = """
@@ -61,15 +57,16 @@ def train(config):
 ray.init("local", num_cpus=2, include_dashboard=False)
 tune.Tuner(train, param_space={"x": tune.uniform(0, 1)}, tune_config=tune.TuneConfig(num_samples=32)).fit()
 """
-PROGRAMS = {"training": TRAINING, "tuned": TUNER, "optuned": OPTUNA, "ray_tuned": RAY_TUNE}
+TRAINED = TUNER.replace("def train(config):", "from training import work\ndef train(config):\n    work(0.2)")
+PROGRAMS = {"training": TRAINING, "tuned": TUNER, "trained": TRAINED, "optuned": OPTUNA, "ray_tuned": RAY_TUNE}
 TORCH, PYG, QUICK, ENDED, REPORTED, WAITED = "torch", "torch and PyG", "quick", "at once", "50 reports", "0.2 s"
 ROWS: Mapping[str, tuple[str, ...]] = {
     TORCH: ("-c", "import torch"),
     PYG: ("-c", "import torch, torch_geometric"),
     QUICK: ("-m", "tuner", "--mode", "quick", "--device", "cpu"),
-    ENDED: ("tuned.py", "0", "1", "32"),
-    REPORTED: ("tuned.py", "0", "50", "32"),
-    WAITED: ("tuned.py", "0.2", "1", "32"),
+    ENDED: ("tuned.py", "1"),
+    REPORTED: ("tuned.py", "50"),
+    WAITED: ("trained.py", "1"),
     "0.2 s by Optuna": ("optuned.py",),
     "0.2 s by Ray Tune": ("ray_tuned.py",),
 }

@@ -23,12 +23,14 @@ from pathlib import Path
 from struct import Struct
 from typing import IO, Any
 
+import psutil
+
 from tuner.machine.caps import thread_variables, worker_environment
 from tuner.machine.processes import end_tree, has_pidfds, time_made
 from tuner.trial import Device
 
 TORCH, PYTHONPATH = "torch", "PYTHONPATH"
-USED_ON_GPUS = TORCH, "torch._dynamo"  # by a worker's first steps there, whatever its trials import
+USED = TORCH, "torch._dynamo"  # by the first steps of a trial with torch, whatever else it imports
 PEER = Struct("iII")  # ``struct ucred`` of unix(7): process, user and group
 ANSWER = Struct("id")  # a fork's id and when it was made, and at its end the exit code
 REQUEST = b"f"  # it comes with the descriptor of its text
@@ -69,7 +71,7 @@ class Launch:
         }
         paths = [path for path in self.search_path or sys.path if isinstance(path, str)]  # Python skips others
         cuda = device.kind == "cuda"
-        imports = dict.fromkeys([*(USED_ON_GPUS if cuda else ()), *self.imports])
+        imports = dict.fromkeys([*(USED if cuda or TORCH in self.imports else ()), *self.imports])
         return Preload(self.study, environment, inherited, list(imports), paths, cuda)
 
     def end(self) -> None:
@@ -209,20 +211,31 @@ class Fork:
     def poll(self) -> int | None:
         """Its exit code if it has ended."""
         if self._code is None and self._answers() and (not self.pid or self._answers()):
-            self.wait()
+            self._take(0)
         return self._code
 
     def wait(self) -> int:
         """Waits for its end, and returns its exit code; ``LOST`` if the process that forked it is gone."""
         if self._code is None:
-            ended = self._answer() if self.pid else None
-            if ended is None and self.pid:
-                with suppress(ProcessLookupError):
-                    descriptor = os.pidfd_open(self.pid)
-                    select.select([descriptor], [], [])
-                    os.close(descriptor)
-            self._code = ended[0] if ended else LOST
+            self._take(None)
+        assert self._code is not None
         return self._code
+
+    def _take(self, seconds: float | None) -> None:
+        """Its exit code; where the process that forked it is gone, once it has ended within these seconds."""
+        if ended := self._answer() if self.pid else None:
+            self._code = ended[0]
+        elif not self.pid or self._ends(seconds):
+            self._code = LOST
+
+    def _ends(self, seconds: float | None) -> bool:
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            descriptor = os.pidfd_open(self.pid)
+            try:
+                return time_made(self.pid) != self._made or bool(select.select([descriptor], [], [], seconds)[0])
+            finally:
+                os.close(descriptor)
+        return True
 
     def end(self) -> None:
         """Kills it with its descendants."""
