@@ -25,7 +25,7 @@ def installed(code: Iterable[object]) -> list[str]:
 
 
 def used(code: Iterable[object]) -> set[str]:
-    """The packages and modules that classes, functions and scripts import, also late, with the modules beside them."""
+    """The packages and modules that code imports, also late, and what the modules beside it import."""
     names = set[str]()
     for file, folder in _files(code):
         imported(ast.parse(file.read_bytes()), folder, names)
