@@ -19,7 +19,7 @@ from tuner.errors import joined, one_line, option, spelled
 from tuner.execution.nodes import ObjectRef, on_node
 from tuner.execution.sent_files import Code, Incoming, Piece, files_in, messages, pieces
 from tuner.execution.stop_requests import StopRequests
-from tuner.execution.worker import TrialOptions, WorkerEvent
+from tuner.execution.worker import WORKER, TrialOptions, WorkerEvent
 from tuner.machine.private_folder import private_folder, usable_bases
 from tuner.machine.processes import shorten
 from tuner.machine.safe_files import PARTIAL, remove
@@ -99,6 +99,7 @@ class NodeFolder:
             last = message[-1]
             if isinstance(last, Outcome):
                 shorten(self.options.log(placement.log))
+                yield from self._worker_log(placement)
                 ended = last.status == "completed"
                 faults = yield from self._sent([log, *folder, *([] if ended else kept)])
                 message[-1] = replace(last, error=joined(last.error, *faults))
@@ -106,6 +107,13 @@ class NodeFolder:
                 yield from self._sent([log, *kept])
                 due = time.monotonic() + self.options.checkpoint_seconds
             yield message
+
+    def _worker_log(self, placement: Placement) -> Iterator[list[Piece]]:
+        """What this worker has printed between trials."""
+        log = self.options.log(WORKER)
+        if log and log.exists() and log.stat().st_size:
+            for message in messages(pieces(log.parent, log.name)):
+                yield [replace(piece, tree=worker_log(placement)) for piece in message]
 
     def _sent(self, trees: Iterable[str]) -> Generator[list[Piece], None, list[str]]:
         """Yields the trees that there are; returns why some cannot come back."""
@@ -123,6 +131,11 @@ class NodeFolder:
             except OSError as error:  # as where a checkpoint was replaced meanwhile: the next one will come
                 faults.append(f"{tree} did not come back: {one_line(error)}")
         return faults
+
+
+def worker_log(placement: Placement) -> str:
+    """Where the study has what the workers of a node print between trials."""
+    return f"{LOGS}/{WORKER}-{placement.device.host.replace('/', '-')}.log"
 
 
 def _got(references: Iterable[ObjectRef]) -> Iterator[Piece]:
@@ -188,7 +201,8 @@ class StudyFiles(StopRequests):
             text = "; ".join(filter(None, (text, lacks)))
         elif self._checkpoints:
             try:
-                self._incoming.take(event, self._trees(placement, checkpoints_of(trial)))
+                own = self._trees(placement, checkpoints_of(trial))
+                self._incoming.take(event, [*own, worker_log(placement)])
             except OSError as error:
                 text = f"{trial.name}: {event.tree} did not come back: {one_line(error)}"
         if text in self._said:
