@@ -10,6 +10,8 @@ import argparse
 import json
 import os
 import random
+import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 ALONE = os.geteuid() == 0  # whether nodes are alone in their namespaces
 NAME = f"tn{os.getpid() % 100000}"
 NET = f"10.{os.getpid() % 200 + 20}.0"
+TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 STUDY = """
 import json, os, sys, time
 import tuner
@@ -86,7 +89,9 @@ class Node:
         self.name, self.address = f"{NAME}-{number}", f"{NET}.{number + 1}" if ALONE else "127.0.0.1"
         size = f"--num-cpus=2 --memory={int(memory_gb * GB)} --object-store-memory={80 * MB} --disable-usage-stats"
         ray = f"{Path(sys.executable).with_name('ray')} start --block --node-ip-address={self.address} {size}"
-        quick = json.dumps({"health_check_period_ms": 500, "health_check_failure_threshold": 6})
+        quick = json.dumps(
+            {"health_check_period_ms": 500, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 6}
+        )
         whole = f"--head --port={nodes.port} --include-dashboard=false --temp-dir={nodes.place}/r"
         start, shell = f"exec {ray} --address={nodes.address}", ["bash", "-ec"]
         if not number:
@@ -123,10 +128,11 @@ class Node:
 
 
 class Nodes:
-    """A cluster on this machine whose nodes have this memory in GB."""
+    """A cluster on this machine, still to ``begin``. Its nodes have some memory in GB; the first is its head."""
 
-    def __init__(self, place: Path, *memory_gb: float) -> None:
+    def __init__(self, place: Path) -> None:
         self.place, self.port, self._number = place, 20000 + os.getpid() % 10000, 0
+        self.others = list[Node]()
         self.address = f"{NET}.1:{self.port}" if ALONE else f"127.0.0.1:{self.port}"
         (place / "code" / "beside").mkdir(parents=True)
         (place / "code" / "study.py").write_text(STUDY)
@@ -134,11 +140,10 @@ class Nodes:
         if ALONE:
             bridge = "ip link add {0} type bridge\nip addr add {1}.1/24 dev {0}\nip link set {0} up"
             commands(bridge.format(NAME, NET))
-        self.begin(*memory_gb)
 
     def begin(self, *memory_gb: float) -> None:
         """Starts all nodes."""
-        self.head, self.others = Node(self, 0, memory_gb[0]), list[Node]()
+        self.head = Node(self, 0, memory_gb[0])
         until(lambda: "ray runtime started" in (self.place / f"{NAME}-0.log").read_text().lower(), 120)
         for size in memory_gb[1:]:
             self.add(size)
@@ -158,6 +163,7 @@ class Nodes:
         """Ends all nodes."""
         for node in (*self.others, self.head):
             node.lose()
+        self.others.clear()
 
     def start(self, name: str, trials: int, seconds: float = 1.0, **options: Any) -> subprocess.Popen[str]:
         """Begins a study there, or continues it."""
@@ -261,13 +267,13 @@ def small_joins(nodes: Nodes) -> str:
     nodes.lose()
     process = nodes.start("joins", 24, memory_gb=None)
     until(lambda: len(nodes.completed("joins")) >= 2)
-    nodes.add(2)
+    nodes.add(3)
     process.wait(300)
     nodes.check("joins", 24)
     nodes.lose()
     nodes.add(4)
     assert len(nodes.used("joins")) == 3, nodes.said("joins")[-800:]
-    return "a node of 2 GB that joined was used"
+    return "a node of 3 GB that joined was used"
 
 
 def left_out(nodes: Nodes, study: str, changes: str, text: str) -> str:
@@ -275,7 +281,8 @@ def left_out(nodes: Nodes, study: str, changes: str, text: str) -> str:
     if not ALONE:
         return "not run: nodes share their folders without root"
     differs = nodes.add(4, changes)
-    until(lambda: nodes.ask("len([n for n in ray.nodes() if n['Alive']])") == 4, 60)
+    there = f"sum(n['Alive'] and n['NodeManagerAddress'] == '{differs.address}' for n in ray.nodes())"
+    until(lambda: nodes.ask(there), 60)
     nodes.start(study, 8).wait(300)
     lines = [line.strip() for line in nodes.said(study).splitlines() if f"node {differs.address} is left out" in line]
     nodes.lose()
@@ -390,9 +397,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("case", nargs="*", help=f"only these of {', '.join(case.__name__ for case in CASES)}")
     only, wrong = parser.parse_args().case, 0
+    os.environ.update(TOKEN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # nodes are ended
     with tempfile.TemporaryDirectory(prefix="tc-") as place:
-        nodes = Nodes(Path(place), 16, 4, 4)
+        nodes = Nodes(Path(place))
         try:
+            nodes.begin(16, 4, 4)
             for case in [case for case in CASES if not only or case.__name__ in only]:
                 began = time.monotonic()
                 try:
