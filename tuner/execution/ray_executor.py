@@ -333,9 +333,10 @@ class RayExecutor(Executor):
         for node, reason in died.items():
             self._lose_node(node, reason)
         if self._address:
-            joined, self._watch.joined = self._watch.joined, []
-            asked = usable_nodes(), self._choice, self._packages, self.find_on_node
-            self._joining |= ask(joined, *asked) if joined else {}
+            if self._watch.joined and self._watch.head_answers:
+                joined, self._watch.joined = self._watch.joined, []
+                asked = joined, usable_nodes(), self._choice, self._packages, self.find_on_node
+                self._joining |= ask(*asked)
             if self._watch.looked != looked:
                 self._emit(self._reservations.contended())
         for outcome in self._failures.overdue():
