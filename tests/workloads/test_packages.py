@@ -36,3 +36,11 @@ def test_a_function_whose_modules_import_torch_late_has_it_imported_for_all_tria
     environment = {**os.environ, "PYTHONPATH": str(Path(tuner.__file__).parents[1])}
     run = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert run.stdout == "('torch',) False\n", run.stderr
+
+
+def test_files_beside_a_script_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "deep.py").write_text("x = " + "+".join(["1"] * 9999))
+    (tmp_path / "beside" / "other.py").write_text("import numpy\n")
+    (tmp_path / "script.py").write_text("import beside\n")
+    assert installed([tmp_path / "script.py"]) == ["numpy"]

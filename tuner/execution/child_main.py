@@ -32,6 +32,7 @@ from tuner.execution.child import ProcessEnd
 from tuner.execution.mapped_arrays import unpack
 from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial, torch_device
 from tuner.machine.devices import pin
+from tuner.machine.first_use import without_compiled_folder
 from tuner.machine.peak import PeakMeter
 from tuner.machine.processes import (
     adopt_descendants,
@@ -129,7 +130,7 @@ def import_all(names: Sequence[str], search_path: Sequence[str]) -> None:
     """
     sys.path += [path for path in search_path if path not in sys.path]
     for name in names:
-        with suppress(Exception):  # the trial will raise it again
+        with suppress(Exception), without_compiled_folder():  # the trial will raise it again
             importlib.import_module(name)
     sys.path[:] = search_path
 

@@ -11,7 +11,7 @@ from typing import TypedDict, Unpack
 from tuner.decisions.events import Contended, DeviceLost, Held, Joined
 from tuner.decisions.plan import Plan
 from tuner.decisions.state import State
-from tuner.execution.preload import TORCH, Launch
+from tuner.execution.preload import COMPILER, TORCH, Launch
 from tuner.execution.stop_requests import StopRequests
 from tuner.execution.worker import TrialOptions
 from tuner.machine.allocator_settings import allocator_environment
@@ -49,7 +49,9 @@ def imports_of(tasks: Tasks) -> tuple[str, ...]:
     names: set[str] = set()
     for task in tasks.values():
         names |= {*task.workload.imports}
-        if not isinstance(task.workload, Program):
+        if isinstance(task.workload, Program):
+            names |= {COMPILER} if TORCH in names else set()
+        else:
             names |= {TORCH, REHEARSAL, *([type(task.workload).__module__] if is_built_in(task.workload) else [])}
     return tuple(sorted(names))
 

@@ -55,6 +55,7 @@ class NodeFolder:
         self.options, folder = options, options.checkpoints
         self._own = folder is not None and not shared_mark(folder, options.launch.study).exists()
         self._path: Path | None = None
+        self._worker_bytes = 0  # of what was sent of the worker's log
         if self._own or not all(code.is_here for code in options.code):
             self._path = self._stack.enter_context(private_folder(usable_bases(LONGEST_PATH)[0]))
         places = [Path(code.root) if code.is_here else self._received(code) for code in options.code]
@@ -109,11 +110,14 @@ class NodeFolder:
             yield message
 
     def _worker_log(self, placement: Placement) -> Iterator[list[Piece]]:
-        """What this worker has printed between trials."""
-        log = self.options.log(WORKER)
-        if log and log.exists() and log.stat().st_size:
-            for message in messages(pieces(log.parent, log.name)):
-                yield [replace(piece, tree=worker_log(placement)) for piece in message]
+        """What this worker has printed between trials since it was last sent."""
+        with suppress(OSError):
+            log = self.options.log(WORKER)
+            shorten(log)
+            if log and log.exists() and log.stat().st_size != self._worker_bytes:
+                self._worker_bytes = log.stat().st_size
+                for message in messages(pieces(log.parent, log.name)):
+                    yield [replace(piece, tree=worker_log(placement)) for piece in message]
 
     def _sent(self, trees: Iterable[str]) -> Generator[list[Piece], None, list[str]]:
         """Yields the trees that there are; returns why some cannot come back."""
@@ -134,8 +138,8 @@ class NodeFolder:
 
 
 def worker_log(placement: Placement) -> str:
-    """Where the study has what the workers of a node print between trials."""
-    return f"{LOGS}/{WORKER}-{placement.device.host.replace('/', '-')}.log"
+    """Where the study has what a worker had printed between trials when one ended."""
+    return f"{LOGS}/{placement.log}.{WORKER}.log"
 
 
 def _got(references: Iterable[ObjectRef]) -> Iterator[Piece]:

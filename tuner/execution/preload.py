@@ -30,7 +30,7 @@ from tuner.machine.processes import end_tree, has_pidfds, time_made
 from tuner.trial import Device
 
 TORCH, PYTHONPATH = "torch", "PYTHONPATH"
-USED = TORCH, "torch._dynamo"  # by the first steps of a trial with torch, whatever else it imports
+COMPILER = "torch._dynamo"  # which the first steps on a GPU import, and torch's optimizers do
 PEER = Struct("iII")  # ``struct ucred`` of unix(7): process, user and group
 ANSWER = Struct("id")  # a fork's id and when it was made, and at its end the exit code
 REQUEST = b"f"  # it comes with the descriptor of its text
@@ -71,7 +71,7 @@ class Launch:
         }
         paths = [path for path in self.search_path or sys.path if isinstance(path, str)]  # Python skips others
         cuda = device.kind == "cuda"
-        imports = dict.fromkeys([*(USED if cuda or TORCH in self.imports else ()), *self.imports])
+        imports = dict.fromkeys([*((TORCH, COMPILER) if cuda else ()), *self.imports])
         return Preload(self.study, environment, inherited, list(imports), paths, cuda)
 
     def end(self) -> None:

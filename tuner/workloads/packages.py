@@ -4,13 +4,17 @@ import ast
 import inspect
 import os
 import sysconfig
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
 from tuner.workloads.pickling import search_path
 
+MOST_FILES = 300  # beside a script or a function that are read: each takes milliseconds
+OTHERS = ("site-packages", "dist-packages")
 INSTALLED = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
 
 
@@ -27,8 +31,8 @@ def installed(code: Iterable[object]) -> list[str]:
 def used(code: Iterable[object]) -> set[str]:
     """The packages and modules that code imports, also late, and what the modules beside it import."""
     names = set[str]()
-    for file, folder in _files(code):
-        imported(ast.parse(file.read_bytes()), folder, names)
+    for tree, folder in _read(code):
+        imported(tree, folder, names)
     return names
 
 
@@ -38,35 +42,44 @@ def on_this_machine(path: Path) -> Path:
     return path if path.exists() else next(filter(Path.exists, below), path)
 
 
-def _files(code: Iterable[object]) -> Iterator[tuple[Path, Path]]:
+def _read(code: Iterable[object]) -> Iterator[tuple[ast.Module, Path]]:
     """The file of each class, function and script, and the folder from which it imports others."""
     for part in code:
-        with suppress(OSError, TypeError, SyntaxError, ValueError):  # no file, as of a notebook's function
+        with suppress(OSError, TypeError):  # no file, as of a notebook's function
             file = part if isinstance(part, Path) else Path(inspect.getsourcefile(part) or "")  # type: ignore[arg-type]
-            ast.parse(file.read_bytes())
-            file = Path(os.path.abspath(file))
-            folder = "" if isinstance(part, Path) else search_path(part)
-            yield file, Path(folder) if folder else file.parent
+            if tree := _parsed(file):
+                folder = "" if isinstance(part, Path) else search_path(part)
+                yield tree, Path(folder) if folder else Path(os.path.abspath(file)).parent
+
+
+def _parsed(file: Path) -> ast.Module | None:
+    """None for a file that cannot be read."""
+    with suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the user's code: who runs it hears them
+        return ast.parse(file.read_bytes())
+    return None
 
 
 def _modules(folder: Path, name: str) -> Iterator[Path]:
-    """The files of a module or a package in a folder."""
-    if name == "tuner" or str(folder) in INSTALLED:  # where others' packages are, too
-        return
-    yield from (file for file in (folder / f"{name}.py", *(folder / name).rglob("*.py")) if file.is_file())
+    """The files of a module or a package in a folder, unless others' packages are there."""
+    if name != "tuner" and str(folder) not in INSTALLED and folder.name not in OTHERS:
+        with suppress(OSError):  # a folder is gone meanwhile
+            yield from (file for file in (folder / f"{name}.py", *(folder / name).rglob("*.py")) if file.is_file())
 
 
 def imported(tree: ast.Module, folder: Path, names: set[str]) -> set[str]:
     """The packages that a script and the modules in its folder import, found without running them."""
-    packages = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            packages |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            packages.add(node.module.partition(".")[0])
-    new = packages - names
-    names |= new
-    for file in [file for name in new for file in _modules(folder, name)]:
-        with suppress(OSError, SyntaxError, ValueError):  # it cannot be read
-            imported(ast.parse(file.read_bytes()), folder, names)
+    trees, left = [tree], MOST_FILES
+    while trees:
+        packages = set()
+        for node in ast.walk(trees.pop(0)):
+            if isinstance(node, ast.Import):
+                packages |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                packages.add(node.module.partition(".")[0])
+        new = sorted(packages - names)
+        names.update(new)
+        files = list(islice((file for name in new for file in _modules(folder, name)), left))
+        left -= len(files)
+        trees += filter(None, map(_parsed, files))
     return names
