@@ -595,3 +595,14 @@ def test_a_slice_of_all_data_is_moved_to_a_gpu_without_the_rest(options: dict[st
         for workload in (Sliced(), Copied())
     )
     assert sliced == copied
+
+
+def test_the_device_of_what_a_step_is_made_of_is_the_hosts_until_it_is_put_elsewhere() -> None:
+    def make(asks: bool) -> Parts:
+        model, x = nn.Linear(64, 64), torch.randn(512, 64)
+        if asks:
+            torch.arange(3, device=x.device)
+        return model, torch.optim.SGD(model.parameters(), lr=0.1), lambda: model(x).sum()
+
+    t4: dict[str, Any] = {"device_kind": "cuda", "card": find_card("Tesla T4")}
+    assert trace_step(partial(make, True), **t4).peak_bytes() == trace_step(partial(make, False), **t4).peak_bytes()

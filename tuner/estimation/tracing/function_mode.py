@@ -156,7 +156,12 @@ def _is_gpu(value: object) -> bool:
 
 
 def _device(mode: TraceMode, tensor: Tensor) -> torch.device:
-    return torch.device("cpu") if mode.tracker.is_ignored(tensor) else CUDA
+    return torch.device("cpu") if _is_on_host(mode.tracker, tensor) else CUDA
+
+
+def _is_on_host(tracker: StorageTracker, tensor: Tensor) -> bool:
+    """Whether a tensor is not on the GPU; while a user's code makes what a step needs, what it has not put there."""
+    return not tracker.is_counted(tensor) if tracker.is_building else tracker.is_ignored(tensor)
 
 
 def _mover(mode: TraceMode, plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -170,7 +175,7 @@ def _mover(mode: TraceMode, plain: Callable[..., Tensor]) -> Callable[..., Tenso
         if mode.inside or target not in ("cpu", "cuda"):  # torch's fake kernels move tensors, too
             return plain(tensor, *args, **kwargs)
         tracker = mode.tracker
-        is_host = not tracker.is_counted(tensor) if tracker.is_building else tracker.is_ignored(tensor)
+        is_host = _is_on_host(tracker, tensor)
         out = tensor
         if tracker.is_paused and target == "cuda":
             out = with_own_storage(tensor)
