@@ -76,8 +76,7 @@ POINTWISE: dict[str, Callable[[Tensor], object]] = {
     "softmax": lambda x: x.softmax(-1),
     "softmax of columns": lambda x: x.softmax(0),
     "log_softmax": lambda x: x.log_softmax(-1),
-    "cumsum": lambda x: x.cumsum(0),
-    "cumprod": lambda x: x.cumprod(1),
+    "cumsum": lambda x: x.cumsum(0),  # cumprod's backward chooses its kernels by values, which are any on this card
     "normalize": F.normalize,
     "renorm": lambda x: x.renorm(2, 0, 1.0),
     "quantile": lambda x: x.quantile(0.5, dim=0),
@@ -304,8 +303,7 @@ AUTOCAST: dict[str, Callable[[Tensor], object]] = {
     "layer norm": lambda x: F.layer_norm(x, (C,)),
     "sum": lambda x: x.sum(0),
     "norm": lambda x: x.norm(dim=1),
-    "cumsum": lambda x: x.cumsum(0),
-    "cumprod": lambda x: x.cumprod(1),
+    "cumsum": lambda x: x.cumsum(0),  # cumprod's backward chooses its kernels by values, which are any on this card
     "normalize": F.normalize,
     "cat of two types": lambda x: torch.cat([x, x.float()]),
     "cross-entropy": lambda x: F.cross_entropy(x, labels(len(x), x.device)),
