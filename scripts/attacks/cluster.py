@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -51,6 +52,11 @@ if __name__ == "__main__":
     kept = {"resume": folder} if os.path.exists(folder) else {"output": folder}
     tuner.run(train, config=configs, metric="loss", direction="minimize", report=False, **kept, **options)
 """
+MAKES_NETWORK = """
+ip link add {bridge} type bridge
+ip addr add {net}.1/24 dev {bridge}
+ip link set {bridge} up
+"""
 JOINS_NETWORK = """
 ip netns add {name}
 ip link add {name} type veth peer name eth0 netns {name}
@@ -68,7 +74,6 @@ export HOME={place}/tmp TMPDIR={place}/tmp
 cd {root}
 """
 OLDER = "echo '# older' >> tuner/objective.py"
-assert Path(sys.prefix).is_relative_to(ROOT), "what lies elsewhere would be removed for everyone"
 LACKING = f"rm -r {sys.prefix}/lib/python3*/site-packages/cmaes"
 HOLDS = """
 from ray.util import placement_group
@@ -87,29 +92,27 @@ class Node:
     """A node with so much memory in GB and two CPUs, where these commands change what it has."""
 
     def __init__(self, nodes: Nodes, number: int, memory_gb: float, changes: str = "") -> None:
-        self.name, self.address = f"{NAME}-{number}", f"{NET}.{number + 1}" if ALONE else "127.0.0.1"
+        self.name, self.alone = f"{NAME}-{number}", ALONE and number > 0  # the head has the machine's network
+        self.address = f"{NET}.{number + 1}" if ALONE else "127.0.0.1"
         size = f"--num-cpus=2 --memory={int(memory_gb * GB)} --object-store-memory={80 * MB} --disable-usage-stats"
         ray = f"{Path(sys.executable).with_name('ray')} start --block --node-ip-address={self.address} {size}"
         quick = json.dumps(
             {"health_check_period_ms": 500, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 6}
         )
         whole = f"--head --port={nodes.port} --include-dashboard=false --temp-dir={nodes.place}/r"
-        start, shell = f"exec {ray} --address={nodes.address}", ["bash", "-ec"]
+        start, shell = f"exec {ray} --address={nodes.address}", "bash -ec"
         if not number:
             start = f"exec {ray} {whole} --system-config='{quick}'"
-        elif ALONE:
+        elif self.alone:
             commands(JOINS_NETWORK, name=self.name, address=self.address, bridge=NAME)
-            own = OWN_FOLDERS.format(name=self.name, place=nodes.place, root=ROOT)
-            shell, start = (
-                [*f"ip netns exec {self.name} unshare --mount --uts bash -ec".split()],
-                own + changes + "\n" + start,
-            )
+            start = f"{OWN_FOLDERS.format(name=self.name, place=nodes.place, root=ROOT)}{changes}\n{start}"
+            shell = f"ip netns exec {self.name} unshare --mount --uts {shell}"
         log = (nodes.place / f"{self.name}.log").open("w")
-        self.process = subprocess.Popen([*shell, start], stdout=log, stderr=log, start_new_session=True)
+        self.process = subprocess.Popen([*shell.split(), start], stdout=log, stderr=log, start_new_session=True)
 
     def processes(self) -> list[psutil.Process]:
         """All of its processes."""
-        if ALONE and self.name != f"{NAME}-0":
+        if self.alone:
             ids = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True).stdout.split()
             with suppress(psutil.NoSuchProcess):
                 return [psutil.Process(int(number)) for number in ids if psutil.pid_exists(int(number))]
@@ -119,13 +122,13 @@ class Node:
 
     def lose(self) -> None:
         """Its network is cut, and it dies."""
-        if ALONE and self.name != f"{NAME}-0":
+        if self.alone:
             subprocess.run(["ip", "link", "del", self.name], check=False)
         for process in self.processes():
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         self.process.wait()
-        if ALONE and self.name != f"{NAME}-0":
+        if self.alone:
             subprocess.run(["ip", "netns", "del", self.name], check=False)
 
 
@@ -141,8 +144,7 @@ class Nodes:
         (place / "code" / "study.py").write_text(STUDY)
         (place / "code" / "beside" / "lazy.py").touch()
         if ALONE:
-            bridge = "ip link add {0} type bridge\nip addr add {1}.1/24 dev {0}\nip link set {0} up"
-            commands(bridge.format(NAME, NET))
+            commands(MAKES_NETWORK, bridge=NAME, net=NET)
 
     def begin(self, *memory_gb: float) -> None:
         """Starts all nodes."""
@@ -150,7 +152,7 @@ class Nodes:
         until(lambda: "ray runtime started" in (self.place / f"{NAME}-0.log").read_text().lower(), 120)
         for size in memory_gb[1:]:
             self.add(size)
-        until(lambda: self.ask("len([n for n in ray.nodes() if n['Alive']])") == len(memory_gb), 120)
+        until(lambda: self.alive() == len(memory_gb), 120)
 
     def add(self, memory_gb: float, changes: str = "") -> Node:
         """A node joins."""
@@ -161,6 +163,14 @@ class Nodes:
     def lose(self, number: int = -1) -> None:
         """One of the other nodes dies."""
         self.others.pop(number).lose()
+
+    def kill_worker(self, draw: random.Random) -> bool:
+        """Kills a process of a study's on one of the other nodes, if there is any."""
+        with suppress(psutil.Error, IndexError):  # it has ended by itself, or none is there
+            own = [one for node in self.others for one in node.processes() if "tuner" in " ".join(one.cmdline())]
+            draw.choice(own).kill()
+            return True
+        return False
 
     def end(self) -> None:
         """Ends all nodes."""
@@ -201,6 +211,10 @@ class Nodes:
     def ask(self, expression: str) -> float:
         """A number from the cluster."""
         return float(subprocess.check_output(self.code(f"print({expression})"), text=True).split()[-1])
+
+    def alive(self, address: str = "") -> float:
+        """The number of nodes that live for Ray, or of those with this address."""
+        return self.ask(f"sum(n['Alive'] and {address!r} in ('', n['NodeManagerAddress']) for n in ray.nodes())")
 
     def rows(self, study: str, name: str = "attempts.jsonl") -> list[dict[str, Any]]:
         """The lines of a file of a study; none if there is none yet."""
@@ -270,7 +284,7 @@ def small_nodes(nodes: Nodes) -> str:
 
 def small_joins(nodes: Nodes) -> str:
     nodes.lose()
-    until(lambda: nodes.ask("sum(n['Alive'] for n in ray.nodes())") == 2)
+    until(lambda: nodes.alive() == 2)
     process = nodes.start("joins", 24, memory_gb=None)
     until(lambda: len(nodes.completed("joins")) >= 2)
     nodes.add(3)
@@ -287,8 +301,7 @@ def left_out(nodes: Nodes, study: str, changes: str, text: str) -> str:
     if not ALONE:
         return "not run: nodes share their folders without root"
     differs = nodes.add(4, changes)
-    there = f"sum(n['Alive'] and n['NodeManagerAddress'] == '{differs.address}' for n in ray.nodes())"
-    until(lambda: nodes.ask(there), 60)
+    until(lambda: nodes.alive(differs.address), 60)
     try:
         nodes.start(study, 8).wait(300)
     finally:
@@ -305,6 +318,7 @@ def older_tuner(nodes: Nodes) -> str:
 
 
 def missing_package(nodes: Nodes) -> str:
+    assert Path(sys.prefix).is_relative_to(ROOT), "what lies elsewhere would be removed for everyone"
     return left_out(nodes, "lacking", LACKING, "no cmaes")
 
 
@@ -347,12 +361,12 @@ def node_lost_and_back(nodes: Nodes) -> str:
 
 def kills(nodes: Nodes) -> str:
     """The driver, a node or a process there is killed, 30 times at random moments of one study after another."""
-    draw, kept, tally = random.Random(0), dict[str, set[str]](), dict[str, int]()
-    study, process = "", None
-    for number in range(30):
-        if process is None or (process.poll() is not None and len(nodes.completed(study)) == 40):
-            study = f"kills{number}"
-        if process is None or process.poll() is not None:
+    draw, kept, tally = random.Random(0), dict[str, set[str]](), Counter[str]()
+    study, process = "kills", nodes.start("kills", 40)
+    while tally.total() < 30:
+        if process.poll() is not None:
+            if len(nodes.completed(study)) == 40:
+                study = f"kills{tally.total()}"
             process = nodes.start(study, 40)
         time.sleep(draw.uniform(4, 14))
         kind = draw.choice(["driver", "node", "worker"])
@@ -362,21 +376,19 @@ def kills(nodes: Nodes) -> str:
         elif kind == "node":
             nodes.lose(draw.randrange(len(nodes.others)))
             nodes.add(4)
-        else:
-            with suppress(psutil.Error):  # it has ended by itself
-                own = [one for node in nodes.others for one in node.processes() if "tuner" in " ".join(one.cmdline())]
-                draw.choice(own or [process]).kill()
-        tally[kind] = tally.get(kind, 0) + 1
+        elif not nodes.kill_worker(draw):
+            continue
+        tally[kind] += 1
         done = {*nodes.completed(study)}
         assert kept.get(study, set()) <= done, f"lost {kept[study] - done}"
         kept[study] = done
-    for name in kept:
-        until(lambda: process is None or process.poll() is not None, 400)
-        if len(nodes.completed(name)) < 40:
-            nodes.start(name, 40).wait(400)
+    process.wait(400)
+    if len(nodes.completed(study)) < 40:
+        nodes.start(study, 40).wait(400)
+    for name, done in kept.items():
         nodes.check(name, 40)
-        assert kept[name] <= {*nodes.completed(name)}
-    return f"{tally}: {len(kept)} studies of 40 trials, none lost, none trained twice"
+        assert done <= {*nodes.completed(name)}
+    return f"{dict(tally)}: {len(kept)} studies of 40 trials, none lost, none trained twice"
 
 
 def head_killed(nodes: Nodes) -> str:

@@ -44,8 +44,8 @@ def ancestors(config: dict[str, Any]) -> None:
 def preloaded() -> list[int]:
     """This process's children, and the forks of those."""
     alive = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    while not all(psutil.pid_exists(child.pid) and child.cmdline() for child in alive):  # one has only just begun
-        alive = [child for child in alive if psutil.pid_exists(child.pid) and child.status() != psutil.STATUS_ZOMBIE]
+    if not all(child.cmdline() for child in alive):  # one has only just begun
+        return preloaded()
     found = [child for child in alive if "tuner.execution.preload_main" in child.cmdline()]
     return [process.pid for child in found for process in (child, *child.children()[:1])]
 

@@ -202,11 +202,13 @@ def can_fork(*, cuda: bool) -> bool:
                 torch.cuda.init()
             used = bool(torch and torch.cuda._is_in_bad_fork())
         os._exit(used)
-    used_cuda = os.waitpid(pid, 0)[1] != 0
-    looks = 1 if used_cuda else ENDING_LOOKS
-    while (unsafe := _threads()) > 1 and (looks := looks - 1):
+    if os.waitpid(pid, 0)[1]:  # it has used CUDA
+        return False
+    for _ in range(ENDING_LOOKS):
+        if _threads() == 1:
+            return True
         time.sleep(0.01)
-    return not used_cuda and unsafe == 1
+    return False
 
 
 def _threads() -> int:

@@ -49,9 +49,9 @@ def imports_of(tasks: Tasks) -> tuple[str, ...]:
     names: set[str] = set()
     for task in tasks.values():
         names |= {*task.workload.imports}
-        if isinstance(task.workload, Program):
-            names |= {COMPILER} if TORCH in names else set()
-        else:
+        if isinstance(task.workload, Program) and TORCH in task.workload.imports:
+            names.add(COMPILER)
+        elif not isinstance(task.workload, Program):
             names |= {TORCH, REHEARSAL, *([type(task.workload).__module__] if is_built_in(task.workload) else [])}
     return tuple(sorted(names))
 

@@ -114,8 +114,8 @@ class NodeFolder:
         with suppress(OSError):
             log = self.options.log(WORKER)
             shorten(log)
-            if log and log.exists() and log.stat().st_size != self._worker_bytes:
-                self._worker_bytes = log.stat().st_size
+            if log and (size := log.stat().st_size) != self._worker_bytes:
+                self._worker_bytes = size
                 for message in messages(pieces(log.parent, log.name)):
                     yield [replace(piece, tree=worker_log(placement)) for piece in message]
 

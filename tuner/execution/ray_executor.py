@@ -335,8 +335,8 @@ class RayExecutor(Executor):
         if self._address:
             if self._watch.joined and self._watch.head_answers:
                 joined, self._watch.joined = self._watch.joined, []
-                asked = joined, usable_nodes(), self._choice, self._packages, self.find_on_node
-                self._joining |= ask(*asked)
+                usable = usable_nodes()
+                self._joining |= ask(joined, usable, self._choice, self._packages, self.find_on_node)
             if self._watch.looked != looked:
                 self._emit(self._reservations.contended())
         for outcome in self._failures.overdue():

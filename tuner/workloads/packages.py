@@ -62,7 +62,7 @@ def _parsed(file: Path) -> ast.Module | None:
 
 def _modules(folder: Path, name: str) -> Iterator[Path]:
     """The files of a module or a package in a folder, unless others' packages are there."""
-    if name != "tuner" and str(folder) not in INSTALLED and folder.name not in OTHERS:
+    if name != "tuner" and folder.name not in OTHERS:
         with suppress(OSError):  # a folder is gone meanwhile
             yield from (file for file in (folder / f"{name}.py", *(folder / name).rglob("*.py")) if file.is_file())
 

@@ -109,8 +109,8 @@ class Function(Program):
         self.name = re.sub(r"\W+", "-", getattr(self.code, "__name__", "")).strip("-") or UNNAMED
         self.takes_data, self.needs_data = _takes_data(function, self.name, of_optuna=self.asks)
         # What the function needs is mostly imported by now, unless it imports torch as it begins.
-        names = {*sys.modules} | (used([self.code]) if "torch" not in sys.modules else set())
-        self.imports = tuple(name for name in HEAVY if name in names)
+        late = used([self.code]) if "torch" not in sys.modules else ()
+        self.imports = tuple(name for name in HEAVY if name in sys.modules or name in late)
 
     @property
     def code(self) -> object:
